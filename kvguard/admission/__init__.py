@@ -1,0 +1,1 @@
+"""The decision core: footprint, occupancy, ledger, forecast, tiers, policy. Pure; time is an argument."""

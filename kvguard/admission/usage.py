@@ -1,0 +1,37 @@
+"""What one scrape of an engine says, in the engine's own unit. A value that was not there is None, never 0."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineUsage:
+    """One engine (one data-parallel rank) at the moment of a scrape.
+
+    `capacity_blocks` counts usable blocks (vLLM: without the null block); `used_ratio` is the gauge, 0..1.
+    `waiting_for_capacity` is the part of `waiting` that waits for KV blocks. Counters run since engine start.
+    """
+
+    engine: str
+    capacity_blocks: int | None = None
+    block_size: int | None = None
+    used_ratio: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    waiting_for_capacity: int | None = None
+    preemptions_total: float | None = None
+    prompt_tokens_total: float | None = None
+    generation_tokens_total: float | None = None
+
+    @property
+    def used_blocks(self) -> float | None:
+        """Blocks held at the scrape, or None when gauge or capacity is unknown."""
+        if self.used_ratio is None or self.capacity_blocks is None:
+            return None
+        return self.used_ratio * self.capacity_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSample:
+    """Every engine one backend reports, ordered by label. Empty when the exposition named none."""
+
+    engines: tuple[EngineUsage, ...] = ()
