@@ -14,6 +14,10 @@ class Clock(Protocol):
         """Seconds on a clock that never runs backwards; its zero has no meaning."""
         ...
 
+    def wall(self) -> float:
+        """Seconds since the epoch, for what people read; never for measuring."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Return once `seconds` have passed on this clock."""
         ...
@@ -24,6 +28,9 @@ class SystemClock:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -38,6 +45,9 @@ class ManualClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def now(self) -> float:
+        return self._now
+
+    def wall(self) -> float:
         return self._now
 
     async def sleep(self, seconds: float) -> None:

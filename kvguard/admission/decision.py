@@ -1,0 +1,137 @@
+"""Admit, degrade or refuse one candidate on one backend. A plain function of what is known now; it changes nothing.
+
+The level is the worse of the tier in force and the tier the candidate itself would cause. The candidate is degraded to
+that level; if it still crosses REJECT its cap is lowered to whatever fits, down to the floor, before it is refused.
+An idle engine takes whatever can run at all, so that a request larger than the REJECT threshold is not starved.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+
+from kvguard.admission.footprint import Demand
+from kvguard.admission.occupancy import Capacity, Occupancy, Ratios, TelemetryState
+from kvguard.admission.policy import Degradation, DegradePolicy, degrade, floor_cap
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier, TierPolicy, tier_of
+
+
+class BlindPolicy(enum.Enum):
+    """What to do without a fresh gauge: decide on the ledger alone, let everything pass, or refuse everything."""
+
+    LEDGER = "ledger"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPolicy:
+    """Everything an operator sets about decisions."""
+
+    tiers: TierPolicy
+    degrade: DegradePolicy
+    blind: BlindPolicy = BlindPolicy.LEDGER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """Forward the request as `degradation` says; `demand` is what it then asks of the cache."""
+
+    tier: Tier
+    demand: Demand
+    degradation: Degradation
+    ratios: Ratios | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """Refuse the request. `needed_blocks` must come free before it could be admitted."""
+
+    tier: Tier
+    reason: RejectReason
+    ratios: Ratios | None
+    needed_blocks: float = 0.0
+
+
+Decision = Admit | Reject
+
+_BLIND_REASONS = {
+    TelemetryState.STALE: RejectReason.STALE_METRICS,
+    TelemetryState.MISSING: RejectReason.NO_METRICS,
+    TelemetryState.UNREACHABLE: RejectReason.BACKEND_UNREACHABLE,
+}
+
+
+def refuse_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> RejectReason | None:
+    """Why nothing can be admitted for want of knowledge, or None when a decision is possible."""
+    state = occupancy.telemetry(now)
+    if policy.blind is BlindPolicy.CLOSED and state is not TelemetryState.FRESH:
+        return _BLIND_REASONS[state]
+    if policy.blind is BlindPolicy.LEDGER and occupancy.capacity is None:
+        return _BLIND_REASONS.get(state, RejectReason.NO_METRICS)
+    return None
+
+
+def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> Decision:
+    """Decide on `demand` while `base` is the tier in force (hysteresis already applied)."""
+    reason = refuse_blind(occupancy, policy, now)
+    if reason is not None:
+        return Reject(tier=base, reason=reason, ratios=None)
+    capacity = occupancy.capacity
+    blind = occupancy.telemetry(now) is not TelemetryState.FRESH
+    if capacity is None or (blind and policy.blind is BlindPolicy.OPEN):
+        return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=occupancy.ratios(now))
+    before = occupancy.ratios_of(capacity, now)
+    if demand.largest_prompt_blocks(capacity.block_size) > capacity.largest_engine_blocks:
+        return Reject(tier=base, reason=RejectReason.TOO_LARGE, ratios=before)
+    return _Weighing(occupancy, policy, capacity, now).weigh(demand, base, before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighing:
+    """One candidate on the scales: what every step of the decision looks at."""
+
+    occupancy: Occupancy
+    policy: AdmissionPolicy
+    capacity: Capacity
+    now: float
+
+    def weigh(self, demand: Demand, base: Tier, before: Ratios) -> Decision:
+        level = max(base, tier_of(self.occupancy.ratios_of(self.capacity, self.now, demand), self.policy.tiers))
+        lighter, degradation = degrade(demand, level, self.policy.degrade)
+        if base is not Tier.REJECT:
+            fitted = self._fit(lighter)
+            if fitted is not None:
+                if fitted is not lighter:
+                    degradation = replace(degradation, output_cap=fitted.output_cap)
+                return Admit(tier=level, demand=fitted, degradation=degradation, ratios=before)
+            if self.occupancy.idle():
+                return self._admit_idle(lighter, degradation, level, before)
+        return Reject(
+            tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before, needed_blocks=self._excess(lighter)
+        )
+
+    def _fit(self, demand: Demand) -> Demand | None:
+        """The demand under the largest cap that stays below REJECT, or None when not even its floor does."""
+        if self._excess(demand) < 0:
+            return demand
+        low = floor_cap(demand, self.policy.degrade)
+        if low is None or self._excess(demand.with_cap(low)) >= 0:
+            return None
+        high = demand.expected_output
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._excess(demand.with_cap(middle)) < 0 else (low, middle)
+        return demand.with_cap(low)
+
+    def _admit_idle(self, demand: Demand, degradation: Degradation, level: Tier, before: Ratios) -> Admit:
+        low = floor_cap(demand, self.policy.degrade)
+        if low is not None:
+            demand, degradation = demand.with_cap(low), replace(degradation, output_cap=low)
+        return Admit(tier=level, demand=demand, degradation=degradation, ratios=before)
+
+    def _excess(self, demand: Demand) -> float:
+        """Blocks the demand would take beyond the REJECT threshold; negative while it fits."""
+        rule = self.policy.tiers.reject
+        return (
+            rule.ratio(self.occupancy.ratios_of(self.capacity, self.now, demand)) - rule.enter
+        ) * self.capacity.blocks

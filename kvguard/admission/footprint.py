@@ -1,0 +1,75 @@
+"""What one request asks of the KV cache, in tokens and in the engine's blocks.
+
+A sequence holds whole blocks: `ceil(tokens / block_size)`. Reservations count prompt plus the whole output cap; the
+engine's final use is one token less, because the last sampled token never gets KV (`kv_tokens`), so a reservation is
+never a block short at a boundary.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+
+
+class Trait(enum.Enum):
+    """What makes a shorter or narrower answer unacceptable for a request."""
+
+    TOOLS = "tools"
+    STRUCTURED_OUTPUT = "structured_output"
+    REASONING = "reasoning"
+    OPTED_OUT = "opted_out"
+
+
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Whole blocks that hold `tokens` of one sequence."""
+    return -(-tokens // block_size)
+
+
+def kv_tokens(*, prompt_tokens: int, generated_tokens: int) -> int:
+    """Tokens with KV after generating: the last sampled token has none (vLLM, TGI and transformers agree)."""
+    return prompt_tokens + max(generated_tokens - 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """One HTTP request as the KV cache sees it: prompts x copies sequences.
+
+    `prompts` holds the tokens of each prompt. `output_cap` is what the engine would let each sequence generate (None:
+    no bound is known); `expected_output` is what to reserve for, never above the cap. `beams` says that the copies
+    are beams of one answer, so that one sequence still is a valid answer.
+    """
+
+    prompts: tuple[int, ...]
+    copies: int = 1
+    output_cap: int | None
+    expected_output: int
+    min_tokens: int = 0
+    beams: bool = False
+    traits: frozenset[Trait] = frozenset()
+
+    @property
+    def sequences(self) -> int:
+        return len(self.prompts) * self.copies
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens as the engine's usage counts them: once per prompt, however many copies."""
+        return sum(self.prompts)
+
+    def prompt_blocks(self, block_size: int) -> int:
+        """Blocks all sequences hold once their prompts are computed."""
+        return self.copies * sum(blocks_for(tokens, block_size) for tokens in self.prompts)
+
+    def reserved_blocks(self, block_size: int) -> int:
+        """Blocks all sequences hold if each generates what is expected of it."""
+        return self.copies * sum(blocks_for(tokens + self.expected_output, block_size) for tokens in self.prompts)
+
+    def largest_prompt_blocks(self, block_size: int) -> int:
+        """Blocks the longest prompt needs: more than an engine has means it can never run."""
+        return blocks_for(max(self.prompts, default=0), block_size)
+
+    def with_cap(self, output_cap: int) -> "Demand":
+        """The same demand under a lower output cap."""
+        return replace(self, output_cap=output_cap, expected_output=min(self.expected_output, output_cap))
+
+    def with_one_sequence(self) -> "Demand":
+        """The same demand with a single sequence per prompt."""
+        return replace(self, copies=1, beams=False)

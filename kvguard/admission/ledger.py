@@ -1,0 +1,131 @@
+"""Reservations: what kvguard has admitted and not yet seen end. It counts sequences and blocks, and knows no engine.
+
+A reservation ends exactly once, SETTLED (the engine said what it used) or RELEASED (it did not); ending it again
+does nothing. The in-flight sum is the sum over live reservations and is never clamped: what does not add up is counted
+as a violation instead.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvguard.admission.footprint import Demand, blocks_for
+from kvguard.admission.forecast import Course, expected_remaining
+
+
+class ReservationState(enum.Enum):
+    """Life of a reservation; only LIVE counts."""
+
+    LIVE = "live"
+    SETTLED = "settled"
+    RELEASED = "released"
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """One admitted request. `produced` is the tokens each sequence has generated so far, read off the stream."""
+
+    demand: Demand
+    block_size: int
+    started_at: float
+    held_blocks: int
+    produced: int = 0
+    state: ReservationState = ReservationState.LIVE
+
+    def courses(self) -> Iterator[Course]:
+        """Every sequence's present and expected future."""
+        demand = self.demand
+        remaining = expected_remaining(produced=self.produced, expected=demand.expected_output, cap=demand.output_cap)
+        for prompt_tokens in demand.prompts:
+            course = Course(prompt_tokens + self.produced, remaining)
+            for _ in range(demand.copies):
+                yield course
+
+    def blocks_now(self) -> int:
+        """Whole blocks of every sequence's prompt and output so far."""
+        demand = self.demand
+        return demand.copies * sum(blocks_for(tokens + self.produced, self.block_size) for tokens in demand.prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    at: float
+    blocks: int
+
+
+class Ledger:
+    """The live reservations of one backend, and what was freed lately.
+
+    `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape.
+    """
+
+    def __init__(self, *, remember_seconds: float = 30.0) -> None:
+        self._live: dict[int, Reservation] = {}
+        self._ended: list[_Ended] = []
+        self._remember_seconds = remember_seconds
+        self.violations = 0
+
+    def reserve(self, demand: Demand, *, block_size: int, now: float) -> Reservation:
+        """Enter a request into the ledger; its prompt counts as held from this moment."""
+        reservation = Reservation(demand, block_size, now, demand.prompt_blocks(block_size))
+        self._live[id(reservation)] = reservation
+        return reservation
+
+    def progress(self, reservation: Reservation, produced: int) -> None:
+        """Note that each sequence has generated `produced` tokens. Late news of an ended one is a violation."""
+        if reservation.state is not ReservationState.LIVE:
+            self.violations += 1
+            return
+        reservation.produced = max(reservation.produced, produced)
+        reservation.held_blocks = reservation.blocks_now()
+
+    def end(self, reservation: Reservation, state: ReservationState, *, now: float) -> bool:
+        """End a reservation; True only for the first ending."""
+        if reservation.state is not ReservationState.LIVE:
+            return False
+        reservation.state = state
+        del self._live[id(reservation)]
+        self._forget(now)
+        self._ended.append(_Ended(now, reservation.held_blocks))
+        return True
+
+    def _forget(self, now: float) -> None:
+        horizon = now - self._remember_seconds
+        if self._ended and self._ended[0].at < horizon:
+            self._ended = [ended for ended in self._ended if ended.at >= horizon]
+
+    @property
+    def live(self) -> int:
+        """Requests in flight."""
+        return len(self._live)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in flight."""
+        return sum(reservation.demand.sequences for reservation in self._live.values())
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks all live reservations hold now."""
+        return sum(reservation.held_blocks for reservation in self._live.values())
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Blocks all live reservations would hold at their full expected length."""
+        return sum(
+            max(reservation.held_blocks, reservation.demand.reserved_blocks(reservation.block_size))
+            for reservation in self._live.values()
+        )
+
+    def held_before(self, moment: float) -> int:
+        """Blocks held now by reservations that began before `moment`."""
+        return sum(r.held_blocks for r in self._live.values() if r.started_at < moment)
+
+    def freed_since(self, moment: float) -> int:
+        """Blocks of reservations that ended at or after `moment`."""
+        return sum(ended.blocks for ended in self._ended if ended.at >= moment)
+
+    def courses(self) -> Iterator[Course]:
+        """Every live sequence's present and expected future."""
+        for reservation in self._live.values():
+            yield from reservation.courses()

@@ -1,0 +1,219 @@
+"""How full one backend is now and will get: the engine's gauge and kvguard's own ledger fused into one number.
+
+Blocks are the unit. A scrape cannot have seen a reservation that began after it was asked for, and may still show one
+that ended since; what remains of the gauge after that is `foreign`, load that did not come through kvguard. Foreign
+load stays as the last scrape left it; everything else moves with the ledger. Several data-parallel engines are one
+pool, because the server places each request itself; under the WORST rule the pool counts as full as its fullest engine
+stood above the rest at the last scrape.
+"""
+
+import enum
+import itertools
+from dataclasses import dataclass
+
+from kvguard.admission.footprint import Demand
+from kvguard.admission.forecast import Course, expected_remaining, peak_blocks
+from kvguard.admission.ledger import Ledger
+from kvguard.admission.usage import EngineUsage, UsageSample
+
+
+class TelemetryState(enum.Enum):
+    """How much the gauge can be trusted. `MISSING`: the engine answers without a gauge; `UNREACHABLE`: not at all."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+    MISSING = "missing"
+    UNREACHABLE = "unreachable"
+
+
+class Signal(enum.Enum):
+    """Numbers a tier can look at, as ratios of capacity."""
+
+    OBSERVED = "observed"
+    PROJECTED = "projected"
+    RESERVED = "reserved"
+    PEAK = "peak"
+
+
+class EngineRule(enum.Enum):
+    """How the data-parallel engines of one backend make one number."""
+
+    WORST = "worst"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccupancyPolicy:
+    """What to make of scrapes.
+
+    `stale_after_seconds` and `failures_before_unreachable` keep one failed scrape from changing anything;
+    `queue_floor_ratio` is the least ratio while requests wait for blocks; `aftermath_seconds` is how long after its
+    end a request may still show in the gauge; `capacity_blocks` and `block_size` override what the engine publishes.
+    """
+
+    stale_after_seconds: float = 5.0
+    failures_before_unreachable: int = 3
+    queue_floor_ratio: float = 0.85
+    aftermath_seconds: float = 0.2
+    engine_rule: EngineRule = EngineRule.WORST
+    capacity_blocks: int | None = None
+    block_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Usable blocks of the whole pool and of its largest engine, and tokens per block."""
+
+    blocks: int
+    largest_engine_blocks: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratios:
+    """Every signal as a share of capacity (not clipped at 1). `observed` is None unless the gauge is fresh."""
+
+    observed: float | None
+    projected: float
+    reserved: float
+    peak: float
+
+    def of(self, signal: Signal) -> float:
+        """The signal's value; a gauge that is not there is no reason to act, so it reads 0 here."""
+        value: float | None = getattr(self, signal.value)
+        return 0.0 if value is None else value
+
+
+class Occupancy:
+    """One backend's gauge history joined with its ledger."""
+
+    def __init__(self, policy: OccupancyPolicy, ledger: Ledger) -> None:
+        self.policy = policy
+        self.ledger = ledger
+        self.sample: UsageSample | None = None
+        self.capacity: Capacity | None = _overridden(policy)
+        self.foreign_blocks = 0.0
+        self.failures = 0
+        self._skew_ratio = 0.0
+        self._sampled_at: float | None = None
+        self._reached_last = False
+
+    def observe(self, sample: UsageSample, *, asked_at: float, now: float) -> None:
+        """Take in a scrape that was asked for at `asked_at` and has just been read."""
+        self.failures = 0
+        self._reached_last = True
+        self.capacity = _capacity(sample, self.policy) or self.capacity
+        if not sample.engines or any(engine.used_ratio is None for engine in sample.engines):
+            return
+        self.sample = sample
+        self._sampled_at = now
+        observed = self._observed_blocks()
+        if observed is None:
+            return
+        cooling = self.ledger.freed_since(asked_at - self.policy.aftermath_seconds)
+        self.foreign_blocks = max(0.0, observed - cooling - self.ledger.held_before(asked_at))
+        self._skew_ratio = self._skew()
+
+    def miss(self, *, reached: bool) -> None:
+        """Take in a failed scrape; `reached` says that something accepted the connection."""
+        self.failures += 1
+        self._reached_last = reached
+
+    def age_seconds(self, now: float) -> float | None:
+        """Age of the last good gauge, None before the first."""
+        return None if self._sampled_at is None else now - self._sampled_at
+
+    def telemetry(self, now: float) -> TelemetryState:
+        """How far the gauge can be trusted now."""
+        age = self.age_seconds(now)
+        if age is not None and age <= self.policy.stale_after_seconds:
+            return TelemetryState.FRESH
+        if not self._reached_last and (age is None or self.failures >= self.policy.failures_before_unreachable):
+            return TelemetryState.UNREACHABLE
+        return TelemetryState.MISSING if age is None or self.failures == 0 else TelemetryState.STALE
+
+    def ratios(self, now: float, candidate: Demand | None = None) -> Ratios | None:
+        """Every signal, with `candidate` added to all but `observed`; None while the capacity is unknown."""
+        return None if self.capacity is None else self.ratios_of(self.capacity, now, candidate)
+
+    def ratios_of(self, capacity: Capacity, now: float, candidate: Demand | None = None) -> Ratios:
+        """Every signal as a share of `capacity`, with `candidate` added to all but `observed`."""
+        fresh = self.telemetry(now) is TelemetryState.FRESH
+        size = capacity.block_size
+        foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks if fresh else 0.0
+        held = foreign + self.ledger.held_blocks
+        reserved = foreign + self.ledger.reserved_blocks
+        if candidate is not None:
+            held += candidate.prompt_blocks(size)
+            reserved += candidate.reserved_blocks(size)
+        peak = foreign + peak_blocks(itertools.chain(self.ledger.courses(), _courses(candidate)), size)
+        floor = self.policy.queue_floor_ratio if fresh and self._waiting() else 0.0
+        observed = self.observed_ratio() if fresh else None
+        return Ratios(
+            observed=observed if observed is None else max(floor, observed),
+            projected=max(floor, held / capacity.blocks),
+            reserved=max(floor, reserved / capacity.blocks),
+            peak=max(floor, peak / capacity.blocks),
+        )
+
+    def observed_ratio(self) -> float | None:
+        """The gauge as the engine rule combines it, at the last good scrape."""
+        blocks, capacity = self._observed_blocks(), self.capacity
+        return None if blocks is None or capacity is None else blocks / capacity.blocks + self._skew_ratio
+
+    def idle(self) -> bool:
+        """Whether nothing runs there as far as kvguard knows."""
+        return self.ledger.live == 0 and self.foreign_blocks < 1.0
+
+    def _observed_blocks(self) -> float | None:
+        if self.sample is None or self.capacity is None:
+            return None
+        weights = _weights(self.sample.engines, self.capacity)
+        return sum((e.used_ratio or 0.0) * weight for e, weight in zip(self.sample.engines, weights, strict=True))
+
+    def _skew(self) -> float:
+        if self.policy.engine_rule is EngineRule.MEAN or self.sample is None or self.capacity is None:
+            return 0.0
+        fullest = max(engine.used_ratio or 0.0 for engine in self.sample.engines)
+        return fullest - (self._observed_blocks() or 0.0) / self.capacity.blocks
+
+    def _waiting(self) -> int:
+        if self.sample is None:
+            return 0
+        return sum(
+            engine.waiting or 0 if engine.waiting_for_capacity is None else engine.waiting_for_capacity
+            for engine in self.sample.engines
+        )
+
+
+def _overridden(policy: OccupancyPolicy) -> Capacity | None:
+    if policy.capacity_blocks is None or policy.block_size is None:
+        return None
+    return Capacity(
+        blocks=policy.capacity_blocks, largest_engine_blocks=policy.capacity_blocks, block_size=policy.block_size
+    )
+
+
+def _capacity(sample: UsageSample, policy: OccupancyPolicy) -> Capacity | None:
+    blocks = [engine.capacity_blocks for engine in sample.engines if engine.capacity_blocks]
+    sizes = [engine.block_size for engine in sample.engines if engine.block_size]
+    size = policy.block_size or max(sizes, default=None)
+    if size is None or (policy.capacity_blocks is None and (not blocks or len(blocks) < len(sample.engines))):
+        return None
+    total = policy.capacity_blocks or sum(blocks)
+    return Capacity(blocks=total, largest_engine_blocks=min(total, max(blocks, default=total)), block_size=size)
+
+
+def _weights(engines: tuple[EngineUsage, ...], capacity: Capacity) -> list[float]:
+    """Blocks of each engine; equal shares when they did not say."""
+    if all(engine.capacity_blocks for engine in engines):
+        published = sum(engine.capacity_blocks or 0 for engine in engines)
+        return [(engine.capacity_blocks or 0) * capacity.blocks / published for engine in engines]
+    return [capacity.blocks / len(engines)] * len(engines)
+
+
+def _courses(candidate: Demand | None) -> list[Course]:
+    if candidate is None:
+        return []
+    remaining = expected_remaining(produced=0, expected=candidate.expected_output, cap=candidate.output_cap)
+    return [Course(tokens, remaining) for tokens in candidate.prompts for _ in range(candidate.copies)]

@@ -1,0 +1,237 @@
+"""The composition root: builds every object once, starts what runs, and stops it in order. No rule of its own."""
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, disable_created_metrics
+
+from kvguard import __version__
+from kvguard.clock import Clock
+from kvguard.engines.vllm import parse_vllm
+from kvguard.errors import SettingsError, UpstreamError
+from kvguard.modelspec.config import kv_cache_spec
+from kvguard.modelspec.fields import UnsupportedConfig
+from kvguard.poller import Poller, PollPolicy
+from kvguard.pool.backend import Backend, new_backend
+from kvguard.proxy.admin import create_admin
+from kvguard.proxy.app import GENERATING, TrafficApp
+from kvguard.proxy.controller import Controller
+from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
+from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
+from kvguard.server import serving
+from kvguard.settings import BackendSettings, Settings
+from kvguard.simulator.app import create_app
+from kvguard.simulator.config import parse_sim_url
+from kvguard.telemetry.log import DecisionLog
+from kvguard.telemetry.metrics import Metrics, PoolCollector
+from kvguard.telemetry.reporter import Reporter
+from kvguard.tokenization.counter import EstimateRule, PromptCounter
+from kvguard.tokenization.engine import EngineCounter
+from kvguard.tokenization.local import load_local_counter
+
+LOOPBACK = "127.0.0.1"
+MAX_TOKENIZE_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A running kvguard."""
+
+    port: int
+    admin_port: int
+    controller: Controller
+    registry: CollectorRegistry
+    ready: asyncio.Event
+    pollers: tuple[Poller, ...]
+
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: Settings, *, clock: Clock, rng: random.Random, logger: logging.Logger
+) -> AsyncIterator[Service]:
+    """Run kvguard while the context lasts. Raises SettingsError when something cannot be built or bound."""
+    async with contextlib.AsyncExitStack() as stack:
+        settings = await _with_simulators(settings, clock, stack)
+        registry = CollectorRegistry()
+        backends = [_backend(settings, backend) for backend in settings.backends]
+        reporter = _reporter(settings, registry, backends, clock, logger)
+        controller = Controller(
+            backends,
+            settings.admission_policy(),
+            settings.reject.policy(),
+            rng=rng,
+            on_tier_change=reporter.tier_change,
+        )
+        upstream = AiohttpUpstream(_limits(settings))
+        stack.push_async_callback(upstream.close)
+        app = _traffic_app(settings, controller, upstream, reporter, clock, stack)
+        pollers = _pollers(settings, controller, reporter, clock)
+        ready = await _start(pollers, controller, clock, stack)
+        serve = functools.partial(serving, host=settings.listen.host, drain_seconds=settings.listen.drain_seconds)
+        admin = create_admin(controller, registry, clock.now)
+        admin_port = await stack.enter_async_context(serve(admin, port=settings.listen.admin_port))
+        port = await stack.enter_async_context(serve(app, port=settings.listen.port))
+        yield Service(
+            port=port,
+            admin_port=admin_port,
+            controller=controller,
+            registry=registry,
+            ready=ready,
+            pollers=pollers,
+        )
+        controller.draining = True
+
+
+async def _with_simulators(settings: Settings, clock: Clock, stack: contextlib.AsyncExitStack) -> Settings:
+    """Start an embedded engine for every `sim://` backend and put its address in place."""
+    backends = [await _started(backend, clock, stack) for backend in settings.backends]
+    return settings.model_copy(update={"backends": tuple(backends)})
+
+
+async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.AsyncExitStack) -> BackendSettings:
+    if not backend.url.startswith("sim://"):
+        return backend
+    try:
+        config = parse_sim_url(backend.url)
+    except ValueError as error:
+        raise SettingsError([f"backends: {backend.url}: {error}"]) from error
+    app = create_app(config, clock)
+    port = await stack.enter_async_context(serving(app, host=LOOPBACK, port=0, drain_seconds=1.0, lifespan=True))
+    return backend.model_copy(update={"name": backend.label, "url": f"http://{LOOPBACK}:{port}"})
+
+
+def _backend(settings: Settings, chosen: BackendSettings) -> Backend:
+    backend = new_backend(chosen.label, chosen.url, settings.occupancy_policy(chosen))
+    backend.context_tokens = chosen.context_tokens
+    if chosen.geometry is not None:
+        backend.bytes_per_token = _bytes_per_token(chosen, chosen.geometry)
+    return backend
+
+
+def _bytes_per_token(chosen: BackendSettings, file: Path) -> int:
+    try:
+        config = json.loads(file.read_text())
+        return kv_cache_spec(config, kv_cache_dtype=chosen.kv_cache_dtype).bytes_per_token()
+    except (OSError, ValueError, UnsupportedConfig) as error:
+        raise SettingsError([f"backends: {chosen.label}: geometry: {file}: {error}"]) from error
+
+
+def _reporter(
+    settings: Settings, registry: CollectorRegistry, backends: Sequence[Backend], clock: Clock, logger: logging.Logger
+) -> Reporter:
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
+    metrics.prepare(routes=tuple(GENERATING), backends=[backend.name for backend in backends])
+    registry.register(PoolCollector(backends, clock.now))
+    return Reporter(metrics, DecisionLog(logger))
+
+
+def config_hash(settings: Settings) -> str:
+    """Short fingerprint of the settings in force, the same for the same settings."""
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
+
+
+def _limits(settings: Settings) -> UpstreamLimits:
+    chosen = settings.upstream
+    return UpstreamLimits(
+        connect_seconds=chosen.connect_timeout_seconds,
+        idle_seconds=chosen.idle_timeout_seconds,
+        keepalive_seconds=chosen.keepalive_seconds,
+        max_connections=chosen.max_connections,
+        pool_wait_seconds=chosen.pool_wait_seconds,
+    )
+
+
+def _traffic_app(
+    settings: Settings,
+    controller: Controller,
+    upstream: Upstream,
+    reporter: Reporter,
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
+) -> TrafficApp:
+    policy = PipelinePolicy(
+        max_body_bytes=settings.limits.max_body_bytes,
+        assumed_output_tokens=settings.tokens.assumed_output_tokens,
+        retry_after_seconds=settings.reject.retry_min_seconds,
+        reasoning_models=frozenset(settings.degrade.reasoning_models),
+        allow_opt_out=settings.degrade.allow_opt_out,
+        statuses=settings.reject.status,
+    )
+    counter = _counter(settings, controller, upstream, clock, stack)
+    pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
+    return TrafficApp(pipeline, controller, upstream, clock, policy)
+
+
+def _counter(
+    settings: Settings,
+    controller: Controller,
+    upstream: Upstream,
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
+) -> PromptCounter:
+    estimate = EstimateRule(bytes_per_token=settings.tokens.bytes_per_token)
+    if settings.tokens.tokenizer is not None:
+        local = load_local_counter(settings.tokens.tokenizer)
+        stack.callback(local.close)
+        return PromptCounter(local, estimate)
+    post = functools.partial(_post, controller, upstream, clock)
+    return PromptCounter(EngineCounter(post, timeout_seconds=settings.tokens.engine_timeout_seconds), estimate)
+
+
+async def _post(controller: Controller, upstream: Upstream, clock: Clock, path: str, body: bytes) -> tuple[int, bytes]:
+    """Ask a backend that answers; the body of the answer is bounded."""
+    backend = controller.reachable(clock.now())
+    headers = [(b"content-type", b"application/json")]
+    request = UpstreamRequest(method="POST", base_url=backend.url, target=path, headers=headers, body=body)
+    answer = await upstream.send(request)
+    try:
+        received = bytearray()
+        async for block in answer.blocks():
+            received += block
+            if len(received) > MAX_TOKENIZE_ANSWER_BYTES:
+                raise UpstreamError("the answer is too long")
+        return answer.status, bytes(received)
+    finally:
+        answer.abort()
+
+
+def _pollers(settings: Settings, controller: Controller, reporter: Reporter, clock: Clock) -> tuple[Poller, ...]:
+    pollers = []
+    for backend, chosen in zip(controller.backends, settings.backends, strict=True):
+        policy = PollPolicy(
+            interval_seconds=settings.telemetry.interval_seconds,
+            timeout_seconds=settings.telemetry.timeout_seconds,
+            learn_context=chosen.context_tokens is None,
+        )
+        parse = functools.partial(parse_vllm, kv_usage_metric=chosen.kv_usage_metric)
+        pollers.append(Poller(backend, parse, reporter, clock, policy))
+    return tuple(pollers)
+
+
+async def _start(
+    pollers: Sequence[Poller], controller: Controller, clock: Clock, stack: contextlib.AsyncExitStack
+) -> asyncio.Event:
+    """Scrape in the background; the event is set once every backend has been asked."""
+    tasks = await stack.enter_async_context(asyncio.TaskGroup())
+    waiting = set(range(len(pollers)))
+    ready = asyncio.Event()
+
+    def after_poll(number: int) -> None:
+        controller.retier(clock.now())
+        waiting.discard(number)
+        if not waiting:
+            ready.set()
+
+    for number, poller in enumerate(pollers):
+        task = tasks.create_task(poller.run(functools.partial(after_poll, number)))
+        stack.callback(task.cancel)
+    return ready

@@ -1,0 +1,134 @@
+"""The `kvguard` command."""
+
+import argparse
+import asyncio
+import logging
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvguard import __version__
+from kvguard.bootstrap import Service, config_hash, running
+from kvguard.clock import SystemClock
+from kvguard.errors import SettingsError
+from kvguard.settings import Settings, load_settings, worker_faults
+from kvguard.telemetry.log import configure_logging
+
+EXIT_CONFIG = 2
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a subcommand. Exits with 2 when the configuration has faults, after listing all of them."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        chosen.run(chosen)
+    except SettingsError as error:
+        for fault in error.faults:
+            print(f"kvguard: {fault}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kvguard", description="Admission control for LLM servers, by KV cache.")
+    parser.add_argument("--version", action="version", version=f"kvguard {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the proxy")
+    _add_settings(serve)
+    serve.add_argument("--workers", type=int, help="refused unless 1: scale with replicas")
+    serve.set_defaults(run=_serve)
+    check = commands.add_parser("check-config", help="list every fault, or print the settings in force")
+    _add_settings(check)
+    check.set_defaults(run=_check, workers=None)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--backend", action="append", metavar="URL", help="model server, http(s)://host:port or sim://; repeatable"
+    )
+    parser.add_argument("--host", help="address to listen on (0.0.0.0)")
+    parser.add_argument("--port", type=int, help="traffic port (8080)")
+    parser.add_argument("--admin-port", type=int, help="metrics and health port (9090)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (kvguard.yaml if there is one)")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+
+
+def _settings(chosen: argparse.Namespace) -> Settings:
+    listen = {"host": chosen.host, "port": chosen.port, "admin_port": chosen.admin_port}
+    flags: dict[str, Any] = {
+        "listen": {name: value for name, value in listen.items() if value is not None},
+        "backends": [{"url": url} for url in chosen.backend or ()],
+        "log": {"level": chosen.log_level} if chosen.log_level else {},
+    }
+    faults = worker_faults(chosen.workers)
+    try:
+        settings = load_settings(config=chosen.config, flags={name: value for name, value in flags.items() if value})
+    except SettingsError as error:
+        raise SettingsError([*faults, *error.faults]) from error
+    if faults:
+        raise SettingsError(faults)
+    return settings
+
+
+def _check(chosen: argparse.Namespace) -> None:
+    settings = _settings(chosen)
+    print(f"# settings in force, hash {config_hash(settings)}")
+    print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
+
+
+def _serve(chosen: argparse.Namespace) -> None:
+    settings = _settings(chosen)
+    logger = configure_logging(settings.log.level, sys.stdout)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run(settings, logger))
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(settings: Settings, logger: logging.Logger) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(settings, clock=SystemClock(), rng=random.Random(), logger=logger) as service:
+        waiting = {asyncio.create_task(service.ready.wait()), asyncio.create_task(stop.wait())}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            print(_banner(service), file=sys.stderr, flush=True)
+        await stop.wait()
+        service.controller.draining = True
+        for task in waiting:
+            task.cancel()
+
+
+def _banner(service: Service) -> str:
+    base, admin = f"http://127.0.0.1:{service.port}", f"http://127.0.0.1:{service.admin_port}"
+    lines = [f"kvguard {__version__} is up.", ""]
+    for backend in service.controller.backends:
+        capacity = backend.occupancy.capacity
+        size = f"{capacity.blocks} KV blocks of {capacity.block_size} tokens" if capacity else "capacity not known yet"
+        lines.append(f"  backend   {backend.name}: {size}")
+    model = next((name for backend in service.controller.backends for name in sorted(backend.models)), "MODEL")
+    lines += [
+        f"  traffic   {base}  (OpenAI API)",
+        f"  metrics   {admin}/metrics   health {admin}/healthz   ready {admin}/readyz",
+        "",
+        "Send a request:",
+        f"  curl -i {base}/v1/completions -H 'content-type: application/json' \\",
+        f'    -d \'{{"model": "{model}", "prompt": "Once upon a time", "max_tokens": 32}}\'',
+        "Watch the cache fill:",
+        f"  curl -s {admin}/metrics | grep -E '^kvguard_(tier|kv_usage_ratio)'",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,69 @@
+"""One backend: its address, its ledger and gauge, and the tier in force there."""
+
+from dataclasses import dataclass, field
+
+from kvguard.admission.footprint import Demand
+from kvguard.admission.ledger import Ledger, Reservation, ReservationState
+from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
+from kvguard.admission.retry import FadingSum
+from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierChange:
+    """A backend went from one tier to another."""
+
+    backend: str
+    before: Tier
+    after: Tier
+
+
+@dataclass(slots=True, eq=False)
+class Backend:
+    """A model server and everything decided about it. `bytes_per_token` is known when the model's geometry is."""
+
+    name: str
+    url: str
+    occupancy: Occupancy
+    freed_blocks: FadingSum = field(default_factory=FadingSum)
+    refused_blocks: FadingSum = field(default_factory=FadingSum)
+    tier: TierState = field(default_factory=lambda: TierState(Tier.NORMAL, 0.0))
+    context_tokens: int | None = None
+    models: frozenset[str] = frozenset()
+    bytes_per_token: int | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.occupancy.ledger
+
+    def demand_ratio(self, now: float) -> float | None:
+        """What is admitted at full length plus what was lately refused, over capacity; not clipped at 1."""
+        ratios, capacity = self.occupancy.ratios(now), self.occupancy.capacity
+        if ratios is None or capacity is None:
+            return None
+        return ratios.reserved + self.refused_blocks.value(now) / capacity.blocks
+
+    def retier(self, policy: TierPolicy, now: float) -> TierChange | None:
+        """Bring the tier up to date; the change, if there was one."""
+        ratios = self.occupancy.ratios(now)
+        if ratios is None:
+            return None
+        before, self.tier = self.tier, next_tier(self.tier, ratios, policy, now)
+        if before.tier is self.tier.tier:
+            return None
+        return TierChange(backend=self.name, before=before.tier, after=self.tier.tier)
+
+    def reserve(self, demand: Demand, now: float) -> Reservation:
+        """Enter an admitted request; without a known block size it is counted in tokens."""
+        capacity = self.occupancy.capacity
+        return self.ledger.reserve(demand, block_size=capacity.block_size if capacity else 1, now=now)
+
+    def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
+        """End a reservation; its blocks count as freed once."""
+        if self.ledger.end(reservation, state, now=now):
+            self.freed_blocks.add(reservation.held_blocks, now)
+
+
+def new_backend(name: str, url: str, policy: OccupancyPolicy) -> Backend:
+    """A backend nothing is known of yet."""
+    return Backend(name=name, url=url, occupancy=Occupancy(policy, Ledger()))

@@ -1,0 +1,224 @@
+"""An inference request, as any wire format yields it: what the KV cache needs to know, and how to write it back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.policy import Degradation, SequenceCut
+from kvguard.errors import InvalidRequest
+from kvguard.protocols.fields import Fields, decode, is_set, read_bool, read_int, write_fields
+
+MAX_COPIES = 16384  # vLLM's own limit on n
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompts:
+    """Prompts that still have to be tokenised."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompts:
+    """Prompts that came as token ids; only their lengths matter."""
+
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation the chat template turns into one prompt; `fields` is everything the template may look at."""
+
+    fields: Fields
+
+
+Prompt = TextPrompts | TokenPrompts | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapRule:
+    """Where a route keeps its output cap: field names, strongest first, and the engine's default without one.
+
+    `default_tokens` None means the rest of the context.
+    """
+
+    names: tuple[str, ...]
+    default_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRequest:
+    """One parsed request. `requested_cap` is the client's own, None when it named none."""
+
+    body: bytes
+    fields: Fields
+    caps: CapRule
+    prompt: Prompt
+    stream: bool
+    copies: int
+    beams: bool
+    requested_cap: int | None
+    min_tokens: int
+    truncate_to: int | None
+    traits: frozenset[Trait]
+
+    @property
+    def model_field(self) -> Fields:
+        """The `model` field as the client sent it, or nothing."""
+        return {"model": self.fields["model"]} if "model" in self.fields else {}
+
+    @property
+    def model(self) -> str | None:
+        """The model's name, if the client gave one as text."""
+        value = decode(self.fields, "model")
+        return value if isinstance(value, str) else None
+
+    def demand(
+        self, prompt_tokens: tuple[int, ...], *, context_tokens: int | None, assumed_output_tokens: int
+    ) -> Demand:
+        """What the engine will be asked to hold, caps and cuts resolved the way the engine resolves them.
+
+        `context_tokens` is the model's limit, None when unknown; `assumed_output_tokens` stands for a cap the client
+        left open.
+        """
+        prompts = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in prompt_tokens)
+        wanted = self.caps.default_tokens if self.requested_cap is None else self.requested_cap
+        room = None if context_tokens is None else max(context_tokens - min(prompts, default=0), 1)
+        cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
+        expected = assumed_output_tokens if wanted is None else wanted
+        return Demand(
+            prompts=prompts,
+            copies=self.copies,
+            output_cap=cap,
+            expected_output=expected if cap is None else min(expected, cap),
+            min_tokens=self.min_tokens,
+            beams=self.beams,
+            traits=self.traits,
+        )
+
+
+def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> InferenceRequest:
+    """The fields that completions and chat share. Raises InvalidRequest naming the field at fault."""
+    copies = read_int(fields, "n")
+    copies = 1 if copies is None else copies
+    if not 1 <= copies <= MAX_COPIES:
+        raise InvalidRequest(f"'n' must be between 1 and {MAX_COPIES}", param="n")
+    min_tokens = read_int(fields, "min_tokens") or 0
+    return InferenceRequest(
+        body=body,
+        fields=fields,
+        caps=caps,
+        prompt=prompt,
+        stream=read_bool(fields, "stream"),
+        copies=copies,
+        beams=copies > 1 and read_bool(fields, "use_beam_search"),
+        requested_cap=_requested_cap(fields, caps),
+        min_tokens=max(min_tokens, 0),
+        truncate_to=read_int(fields, "truncate_prompt_tokens"),
+        traits=_traits(fields),
+    )
+
+
+def _requested_cap(fields: Fields, caps: CapRule) -> int | None:
+    for name in caps.names:
+        cap = read_int(fields, name)
+        if cap is None:
+            continue
+        if cap < 1 and not (cap == 0 and read_bool(fields, "echo")):
+            raise InvalidRequest(f"'{name}' must be at least 1", param=name)
+        return max(cap, 1)
+    return None
+
+
+def _traits(fields: Fields) -> frozenset[Trait]:
+    traits = set()
+    if is_set(fields, "tools") or is_set(fields, "functions"):
+        traits.add(Trait.TOOLS)
+    if any(is_set(fields, name) for name in _STRUCTURED):
+        traits.add(Trait.STRUCTURED_OUTPUT)
+    return frozenset(traits)
+
+
+_STRUCTURED = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
+
+
+def _truncated(tokens: int, truncate_to: int | None, context_tokens: int | None) -> int:
+    if truncate_to is None:
+        return tokens
+    limit = truncate_to if truncate_to >= 0 else (context_tokens or tokens + 1) - 1
+    return min(tokens, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A body to forward and what was changed in it, e.g. `("max_tokens=1024->512", "n=4->1")`."""
+
+    body: bytes
+    changes: tuple[str, ...]
+
+
+def rewrite(request: InferenceRequest, degradation: Degradation) -> Rewritten:
+    """The request under `degradation`; the client's own bytes when nothing changes."""
+    edits: dict[str, bytes] = {}
+    changes: list[str] = []
+    for step in (_lower_caps, _cut_sequences):
+        step(request, degradation, _Editor(request.fields, edits, changes).put)
+    if not edits:
+        return Rewritten(request.body, ())
+    merged = {**request.fields, **{name: msgspec.Raw(value) for name, value in edits.items()}}
+    return Rewritten(write_fields(merged), tuple(changes))
+
+
+Put = Callable[[str, object], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Editor:
+    fields: Fields
+    edits: dict[str, bytes]
+    changes: list[str]
+
+    def put(self, name: str, value: object) -> None:
+        """Set a field and note the change."""
+        self.edits[name] = msgspec.json.encode(value)
+        before = bytes(self.fields[name]).decode() if is_set(self.fields, name) else "unset"
+        self.changes.append(f"{name}={before}->{self.edits[name].decode()}")
+
+
+def _lower_caps(request: InferenceRequest, degradation: Degradation, put: Put) -> None:
+    cap = degradation.output_cap
+    if cap is None:
+        return
+    given = [(name, read_int(request.fields, name)) for name in request.caps.names]
+    named = [(name, value) for name, value in given if value is not None]
+    for name, value in named:
+        if value > cap:
+            put(name, cap)
+    if not named:
+        # The oldest of the names is the one every release of the engine knows.
+        put(request.caps.names[-1], cap)
+
+
+def _cut_sequences(request: InferenceRequest, degradation: Degradation, put: Put) -> None:
+    if degradation.cut is SequenceCut.NONE:
+        return
+    fields = request.fields
+    copies = request.copies
+    if request.beams:
+        put("use_beam_search", False)
+    if copies > 1 and (request.beams or degradation.cut is SequenceCut.ALL):
+        put("n", 1)
+        copies = 1
+    for name, least in (("num_beams", 1), ("best_of", copies)):
+        value = read_int(fields, name)
+        if value is not None and value > least:
+            put(name, least)

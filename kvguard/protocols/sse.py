@@ -1,0 +1,79 @@
+"""Reading an OpenAI event stream while it passes: how many tokens went by, and the usage block at its end.
+
+Nothing is parsed on the way: events are counted by their `data:` lines and only a bounded tail is kept.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+TAIL_BYTES = 16_384
+_EVENT = b"\ndata:"
+_DONE = b"\ndata: [DONE]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts as the engine reports them; completion tokens are summed over all sequences."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class _UsageFields(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+
+class _Answer(msgspec.Struct):
+    usage: _UsageFields | None = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def read_usage(answer: bytes) -> Usage | None:
+    """The usage block of one JSON answer or event, None when it carries none."""
+    try:
+        usage = _answers.decode(answer).usage
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if usage is None:
+        return None
+    return Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+
+
+class StreamReader:
+    """Counts events as raw blocks pass. With one token an event, events are tokens over all sequences."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._carry = b"\n"
+        self._tail = b""
+
+    def feed(self, block: bytes) -> None:
+        """Take note of a block; it may begin and end anywhere."""
+        joined = self._carry + block
+        self.events += joined.count(_EVENT)
+        # Enough of the end to recognise a marker that the block boundary cuts, and no whole marker.
+        self._carry = joined[-(len(_EVENT) - 1) :]
+        self._tail = (self._tail + block)[-TAIL_BYTES:]
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the stream stands between two events, so that another can be appended."""
+        return not self._tail or self._tail.endswith((b"\n\n", b"\r\n\r\n"))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the success terminator has passed."""
+        return _DONE in b"\n" + self._tail
+
+    def usage(self) -> Usage | None:
+        """The last usage block that passed."""
+        for line in reversed(self._tail.split(b"\n")):
+            if line.startswith(b"data:") and b'"usage"' in line:
+                usage = read_usage(line[5:].strip())
+                if usage is not None:
+                    return usage
+        return None

@@ -1,0 +1,43 @@
+"""The admin port: metrics, liveness, readiness. Saturation is neither death nor unreadiness."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import FastAPI, Header, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from kvguard.admission.occupancy import TelemetryState
+from kvguard.proxy.controller import Controller
+
+
+def create_admin(controller: Controller, registry: CollectorRegistry, now: Callable[[], float]) -> FastAPI:
+    """The admin application."""
+    app = FastAPI(title="kvguard admin", docs_url="/docs", redoc_url=None)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """Alive: depends on this process alone."""
+        return {"status": "alive"}
+
+    @app.get("/readyz")
+    async def readyz(response: Response) -> dict[str, object]:
+        """Ready: not draining and some backend can be decided on. A full backend stays ready."""
+        at = now()
+        states = {backend.name: backend.occupancy.telemetry(at).value for backend in controller.backends}
+        known = any(
+            b.occupancy.capacity is not None and b.occupancy.telemetry(at) is not TelemetryState.UNREACHABLE
+            for b in controller.backends
+        )
+        ready = known and not controller.draining
+        response.status_code = 200 if ready else 503
+        status = "draining" if controller.draining else "ready" if ready else "no usable backend"
+        return {"status": status, "backends": states}
+
+    @app.get("/metrics")
+    async def metrics(accept: Annotated[str, Header()] = "") -> Response:
+        """Prometheus or OpenMetrics text, as asked for."""
+        encode, content_type = choose_encoder(accept)
+        return Response(encode(registry), media_type=content_type)
+
+    return app

@@ -1,0 +1,115 @@
+"""The traffic port: one raw ASGI callable with an explicit list of what may pass. Everything else is a 404.
+
+Paths are compared as they came on the wire, so no encoding of a control route can slip through, and what is forwarded
+is the listed path itself.
+"""
+
+from kvguard.admission.reasons import RejectReason
+from kvguard.clock import Clock
+from kvguard.errors import UpstreamError, UpstreamPoolExhausted
+from kvguard.protocols import openai_chat, openai_completions
+from kvguard.protocols.openai_errors import error_body
+from kvguard.proxy.controller import MESSAGES, Controller, Refusal
+from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
+from kvguard.proxy.headers import to_upstream
+from kvguard.proxy.pipeline import Pipeline, PipelinePolicy, Route
+from kvguard.proxy.refusal import render
+from kvguard.proxy.relay import AnswerCut, Relay
+from kvguard.proxy.upstream import Upstream, UpstreamRequest
+
+GENERATING = {
+    route.path: route
+    for route in (
+        Route(path=openai_completions.PATH, parse=openai_completions.parse),
+        Route(path=openai_chat.PATH, parse=openai_chat.parse),
+    )
+}
+
+# Reads that take no KV: they pass whatever the tier.
+READS = {"/v1/models": "GET", "/version": "GET", "/tokenize": "POST", "/detokenize": "POST"}
+
+
+class TrafficApp:
+    """Dispatches by path and keeps every exception from the client."""
+
+    def __init__(
+        self, pipeline: Pipeline, controller: Controller, upstream: Upstream, clock: Clock, policy: PipelinePolicy
+    ) -> None:
+        self._pipeline = pipeline
+        self._controller = controller
+        self._upstream = upstream
+        self._clock = clock
+        self._policy = policy
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        exchange = Exchange(scope, receive, send, received_at=self._clock.now())
+        try:
+            await self._dispatch(exchange, scope["method"], scope["raw_path"].decode("latin-1"))
+        except ClientGone:
+            return
+        except AnswerCut:
+            # Returning without an end makes the server close the connection: the one way left to say it broke.
+            return
+
+    async def _dispatch(self, exchange: Exchange, method: str, path: str) -> None:
+        generating = GENERATING.get(path)
+        allowed = "POST" if generating else READS.get(path)
+        if allowed is None:
+            await exchange.respond(_plain_error(404, "not_found", "There is no such route."))
+        elif method != allowed:
+            await exchange.respond(_plain_error(405, "method_not_allowed", f"This route takes {allowed}."))
+        elif generating:
+            await self._pipeline.serve(exchange, generating)
+        else:
+            await self._read(exchange, method, path)
+
+    async def _read(self, exchange: Exchange, method: str, path: str) -> None:
+        """Pass a harmless read to a backend that answers."""
+        try:
+            body = await exchange.read_body(self._policy.max_body_bytes)
+        except BodyTooLarge:
+            reason, text = RejectReason.BODY_TOO_LARGE, "The request body is too large."
+            await exchange.respond(self._refused(reason, text, None))
+            return
+        async with exchange.watch():
+            failure = await self._pass(exchange, method, path, body)
+        if failure is None:
+            await exchange.finish()
+        else:
+            await exchange.respond(failure)
+
+    async def _pass(self, exchange: Exchange, method: str, path: str, body: bytes) -> WholeAnswer | None:
+        backend = self._controller.reachable(self._clock.now())
+        query = b"?" + exchange.query if exchange.query else b""
+        request = UpstreamRequest(
+            method=method,
+            base_url=backend.url,
+            target=path + query.decode("latin-1"),
+            headers=to_upstream(exchange.headers, exchange.request_id),
+            body=body,
+        )
+        wait = self._policy.retry_after_seconds
+        try:
+            answer = await self._upstream.send(request)
+            try:
+                await Relay(exchange, answer, self._clock.now, lambda _: None).run([], retry_after_seconds=wait)
+            finally:
+                answer.abort()
+        except UpstreamPoolExhausted:
+            return self._refused(RejectReason.QUEUE_TIMEOUT, MESSAGES[RejectReason.QUEUE_TIMEOUT], wait)
+        except UpstreamError:
+            return self._refused(RejectReason.BACKEND_UNREACHABLE, MESSAGES[RejectReason.BACKEND_UNREACHABLE], wait)
+        return None
+
+    def _refused(self, reason: RejectReason, message: str, wait: float | None) -> WholeAnswer:
+        refusal = Refusal(reason=reason, tier=self._controller.tier, message=message, retry_after_seconds=wait)
+        return render(refusal, self._policy.statuses)
+
+
+def _plain_error(status: int, code: str, message: str) -> WholeAnswer:
+    body = error_body(message, code=code, kind="invalid_request_error")
+    return WholeAnswer(status, [(b"content-type", b"application/json")], body)

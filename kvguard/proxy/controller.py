@@ -1,0 +1,173 @@
+"""Admission over all backends: one plain call from reading occupancy to reserving, with no await in between."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvguard.admission.decision import AdmissionPolicy, Admit, Reject, decide, refuse_blind
+from kvguard.admission.footprint import Demand
+from kvguard.admission.ledger import Reservation, ReservationState
+from kvguard.admission.occupancy import Ratios, TelemetryState
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.retry import RetryPolicy, retry_after_seconds
+from kvguard.admission.tiers import Tier
+from kvguard.pool.backend import Backend, TierChange
+
+# Which refusal speaks for all when every backend refuses: the one that may pass soonest.
+_HOPE = (
+    RejectReason.SATURATED,
+    RejectReason.STALE_METRICS,
+    RejectReason.NO_METRICS,
+    RejectReason.BACKEND_UNREACHABLE,
+    RejectReason.TOO_LARGE,
+)
+
+DemandOf = Callable[[Backend], Demand]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A request that goes to `backend`, with its entry in the ledger there."""
+
+    backend: Backend
+    reservation: Reservation
+    decision: Admit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why no backend takes a request, and when to try again (None: never)."""
+
+    reason: RejectReason
+    tier: Tier
+    message: str
+    backend: str = ""
+    ratios: Ratios | None = None
+    retry_after_seconds: float | None = None
+    param: str | None = None
+
+
+class Controller:
+    """Decides for one pool. `on_tier_change` hears of every change of a tier."""
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        policy: AdmissionPolicy,
+        retry: RetryPolicy,
+        *,
+        rng: random.Random,
+        on_tier_change: Callable[[TierChange], None],
+    ) -> None:
+        self.backends = tuple(backends)
+        self.draining = False
+        self._policy = policy
+        self._retry = retry
+        self._rng = rng
+        self._on_tier_change = on_tier_change
+
+    def retier(self, now: float) -> None:
+        """Bring every backend's tier up to date."""
+        for backend in self.backends:
+            change = backend.retier(self._policy.tiers, now)
+            if change is not None:
+                self._on_tier_change(change)
+
+    def refuse_early(self, now: float) -> Refusal | None:
+        """A refusal that holds for any request, before its body is read; None when it depends on the request."""
+        self.retier(now)
+        if self.draining:
+            return self._refusal(None, Reject(tier=self.tier, reason=RejectReason.DRAINING, ratios=None), now)
+        rejects = []
+        for backend in self.backends:
+            blind = refuse_blind(backend.occupancy, self._policy, now)
+            if blind is None and backend.tier.tier is not Tier.REJECT:
+                return None
+            reason = blind or RejectReason.SATURATED
+            ratios = backend.occupancy.ratios(now)
+            rejects.append((backend, Reject(tier=backend.tier.tier, reason=reason, ratios=ratios)))
+        return self._refusal(*_most_hopeful(rejects), now)
+
+    def admit(self, demand_of: DemandOf, model: str | None, now: float) -> Admission | Refusal:
+        """Reserve on the backend the request fills least, or say why none takes it."""
+        self.retier(now)
+        admits: list[tuple[Backend, Admit]] = []
+        rejects: list[tuple[Backend, Reject]] = []
+        for backend in self._serving(model):
+            demand = demand_of(backend)
+            decision = decide(demand, backend.tier.tier, backend.occupancy, self._policy, now)
+            if isinstance(decision, Admit):
+                admits.append((backend, decision))
+            else:
+                rejects.append((backend, decision))
+        if not admits:
+            backend, reject = _most_hopeful(rejects)
+            backend.refused_blocks.add(_blocks(demand_of(backend), backend), now)
+            return self._refusal(backend, reject, now)
+        backend, admit = (
+            min(admits, key=lambda pair: self._load(pair[0], pair[1], now)) if len(admits) > 1 else admits[0]
+        )
+        return Admission(backend=backend, reservation=backend.reserve(admit.demand, now), decision=admit)
+
+    def settle(self, admission: Admission, *, now: float) -> None:
+        """End a reservation whose use the engine has reported."""
+        admission.backend.end(admission.reservation, ReservationState.SETTLED, now)
+
+    def release(self, admission: Admission, *, now: float) -> None:
+        """End a reservation on any other path; does nothing after `settle`."""
+        admission.backend.end(admission.reservation, ReservationState.RELEASED, now)
+
+    @property
+    def tier(self) -> Tier:
+        """The mildest tier in force: what a new request meets at best."""
+        return min(backend.tier.tier for backend in self.backends)
+
+    def reachable(self, now: float) -> Backend:
+        """A backend for requests that take no KV: the least loaded of those that answer."""
+        return min(
+            self.backends,
+            key=lambda b: (b.occupancy.telemetry(now) is TelemetryState.UNREACHABLE, b.ledger.live),
+        )
+
+    def _serving(self, model: str | None) -> tuple[Backend, ...]:
+        """The backends that list the model; all of them when none does, and the engine says 404."""
+        named = tuple(backend for backend in self.backends if model in backend.models)
+        return named or self.backends
+
+    def _load(self, backend: Backend, admit: Admit, now: float) -> tuple[int, float]:
+        ratios = backend.occupancy.ratios(now, admit.demand)
+        return admit.tier, 0.0 if ratios is None else self._policy.tiers.reject.ratio(ratios)
+
+    def _refusal(self, backend: Backend | None, reject: Reject, now: float) -> Refusal:
+        wait = None
+        if reject.reason.retryable:
+            rate = backend.freed_blocks.per_second(now) if backend else 0.0
+            wait = retry_after_seconds(reject.needed_blocks, blocks_per_second=rate, policy=self._retry, rng=self._rng)
+        return Refusal(
+            reason=reject.reason,
+            tier=reject.tier,
+            message=MESSAGES[reject.reason],
+            backend=backend.name if backend else "",
+            ratios=reject.ratios,
+            retry_after_seconds=wait,
+        )
+
+
+MESSAGES = {
+    RejectReason.SATURATED: "The model server's KV cache is full; retry after the time given in Retry-After.",
+    RejectReason.QUEUE_TIMEOUT: "No connection to the model server came free in time.",
+    RejectReason.TOO_LARGE: "The prompt is larger than the model server's whole KV cache; it can never be served.",
+    RejectReason.STALE_METRICS: "The model server's load is not known: its metrics are stale.",
+    RejectReason.NO_METRICS: "The model server's load is not known: it publishes no KV cache metrics.",
+    RejectReason.BACKEND_UNREACHABLE: "The model server cannot be reached.",
+    RejectReason.DRAINING: "This proxy is shutting down.",
+}
+
+
+def _blocks(demand: Demand, backend: Backend) -> int:
+    capacity = backend.occupancy.capacity
+    return demand.reserved_blocks(capacity.block_size) if capacity else 0
+
+
+def _most_hopeful(rejects: Sequence[tuple[Backend, Reject]]) -> tuple[Backend, Reject]:
+    return min(rejects, key=lambda pair: (_HOPE.index(pair[1].reason), pair[1].needed_blocks))

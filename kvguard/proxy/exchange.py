@@ -1,0 +1,118 @@
+"""One HTTP exchange with a client: its identity, its body, its answer, and whether the client is still there."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from kvguard.proxy.headers import REQUEST_ID, find, sane_request_id
+from kvguard.proxy.upstream import Headers
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client closed its connection."""
+
+
+class BodyTooLarge(Exception):
+    """The request body exceeds the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """Status, headers without a length, and body."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Exchange:
+    """A request and the means to answer it. `started` says whether the answer's head has been sent."""
+
+    def __init__(self, scope: Message, receive: Receive, send: Send, *, received_at: float) -> None:
+        self.headers: Headers = scope["headers"]
+        self.query: bytes = scope.get("query_string", b"")
+        self.received_at = received_at
+        self.request_id = sane_request_id(find(self.headers, b"x-request-id")) or secrets.token_hex(16)
+        self.started = False
+        self._receive = receive
+        self._send = send
+
+    async def read_body(self, limit: int) -> bytes:
+        """The whole body. Raises BodyTooLarge, from its declared length before reading, or ClientGone."""
+        declared = find(self.headers, b"content-length")
+        if declared is not None and declared.isdigit() and int(declared) > limit:
+            raise BodyTooLarge
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise BodyTooLarge
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def watch(self) -> "DisconnectScope":
+        """A scope that is cancelled, and ends with ClientGone, when the client leaves. The body must have been read."""
+        return DisconnectScope(self._receive)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the answer's head."""
+        own = [(REQUEST_ID, self.request_id.encode())]
+        if find(headers, b"x-request-id") is None:
+            own.append((b"x-request-id", self.request_id.encode()))
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+
+    async def write(self, block: bytes) -> None:
+        """Send a part of the answer's body; waits while the client reads too slowly."""
+        await self._send({"type": "http.response.body", "body": block, "more_body": True})
+
+    async def finish(self) -> None:
+        """End the answer. After this the server reports the client as gone, so nothing may be left to do."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def respond(self, answer: WholeAnswer) -> None:
+        """A whole answer at once."""
+        await self.start(answer.status, [*answer.headers, (b"content-length", str(len(answer.body)).encode())])
+        await self._send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+
+class DisconnectScope:
+    """Cancels the task inside it when the client leaves."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a disconnect scope needs a task")
+        self._task = task
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watcher.cancel()
+        if self._gone and self._task.uncancel() == 0 and (kind is None or kind is asyncio.CancelledError):
+            raise ClientGone

@@ -1,0 +1,60 @@
+"""Which headers pass through, in either direction, and the ones kvguard adds."""
+
+import re
+from collections.abc import Iterable
+
+from kvguard.proxy.upstream import Headers
+
+TIER = b"x-kvguard-tier"
+DEGRADED = b"x-kvguard-degraded"
+REASON = b"x-kvguard-reason"
+REQUEST_ID = b"x-kvguard-request-id"
+OPT_OUT = b"x-kvguard-degrade"
+_OWN = b"x-kvguard-"
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# The client library writes these anew for its own connection.
+_RESTATED = frozenset({b"host", b"content-length", b"expect"})
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+def find(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    """The first value of a header; names are compared in lower case."""
+    return next((value for key, value in headers if key.lower() == name), None)
+
+
+def to_upstream(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> Headers:
+    """What of a client's headers a backend sees, with the request id set."""
+    kept = _passing(headers, _RESTATED | {b"x-request-id"})
+    return [*kept, (b"x-request-id", request_id.encode())]
+
+
+def to_client(headers: Iterable[tuple[bytes, bytes]], added: Headers) -> Headers:
+    """What of a backend's headers a client sees, with ours added. The server writes `date` itself."""
+    names = {name for name, _ in added}
+    return [*_passing(headers, names | {b"date"}), *added]
+
+
+def _passing(headers: Iterable[tuple[bytes, bytes]], dropped: Iterable[bytes]) -> Headers:
+    lowered = [(name.lower(), value) for name, value in headers]
+    named = {token.strip().lower() for name, value in lowered if name == b"connection" for token in value.split(b",")}
+    gone = _HOP_BY_HOP | named | set(dropped)
+    return [(name, value) for name, value in lowered if name not in gone and not name.startswith(_OWN)]
+
+
+def sane_request_id(value: bytes | None) -> str | None:
+    """A client's request id if it is safe to log and forward."""
+    return value.decode("ascii") if value is not None and _SANE_ID.fullmatch(value) else None

@@ -1,0 +1,288 @@
+"""The request path, in order: refuse early, read, parse, count, admit, rewrite, forward, relay, settle.
+
+Everything awaited is here; every decision is made by the controller in one plain call. Whatever happens, the
+reservation ends in the outermost `finally`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier
+from kvguard.clock import Clock
+from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
+from kvguard.pool.backend import Backend
+from kvguard.protocols.request import InferenceRequest, Rewritten, rewrite
+from kvguard.proxy.controller import MESSAGES, Admission, Controller, Refusal
+from kvguard.proxy.exchange import BodyTooLarge, Exchange, WholeAnswer
+from kvguard.proxy.headers import DEGRADED, OPT_OUT, TIER, find, to_upstream
+from kvguard.proxy.refusal import render
+from kvguard.proxy.relay import AnswerCut, Relay, Relayed
+from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.reporter import Reporter
+from kvguard.tokenization.counter import PromptCounter, TokenCount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A generating route: its label, which is also its path, and how its bodies are read."""
+
+    path: str
+    parse: Callable[[bytes], InferenceRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePolicy:
+    """What the path itself needs to know of the settings."""
+
+    max_body_bytes: int = 16 * 1024 * 1024
+    assumed_output_tokens: int = 512
+    retry_after_seconds: float = 1.0
+    reasoning_models: frozenset[str] = frozenset()
+    allow_opt_out: bool = False
+    statuses: Mapping[RejectReason, int] = dataclasses.field(default_factory=dict)
+
+
+class Pipeline:
+    """Serves generating routes."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        counter: PromptCounter,
+        upstream: Upstream,
+        reporter: Reporter,
+        clock: Clock,
+        policy: PipelinePolicy,
+    ) -> None:
+        self._controller = controller
+        self._counter = counter
+        self._upstream = upstream
+        self._reporter = reporter
+        self._clock = clock
+        self._policy = policy
+
+    async def serve(self, exchange: Exchange, route: Route) -> None:
+        """Serve one request to its end. Raises ClientGone when the client left."""
+        refusal = self._controller.refuse_early(self._clock.now())
+        if refusal is not None:
+            await self.refuse(exchange, route.path, refusal)
+            return
+        try:
+            body = await exchange.read_body(self._policy.max_body_bytes)
+            request = self._with_traits(route.parse(body), exchange)
+        except BodyTooLarge:
+            await self.refuse(exchange, route.path, self._body_too_large())
+            return
+        except InvalidRequest as error:
+            await self.refuse(exchange, route.path, self._invalid(error))
+            return
+        # The answer may end only outside the scope: once it has ended, the server reports the client as gone.
+        async with exchange.watch():
+            answer = await self._admit_and_forward(exchange, route, request)
+        if answer is None:
+            await exchange.finish()
+        else:
+            await exchange.respond(answer)
+
+    async def refuse(self, exchange: Exchange, label: str, refusal: Refusal) -> None:
+        """Answer with a refusal and report it."""
+        await exchange.respond(self._refused(exchange, label, refusal, None))
+
+    def _refused(self, exchange: Exchange, label: str, refusal: Refusal, demand: Demand | None) -> WholeAnswer:
+        self._reporter.decision(
+            DecisionEvent(
+                request_id=exchange.request_id,
+                route=label,
+                outcome=Outcome.REJECTED,
+                tier=refusal.tier,
+                reason=refusal.reason,
+                backend=refusal.backend,
+                ratios=refusal.ratios,
+                retry_after_seconds=refusal.retry_after_seconds,
+                prompt_tokens=demand.prompt_tokens if demand else 0,
+                requested_tokens=demand.sequences * demand.expected_output if demand else 0,
+            )
+        )
+        return render(refusal, self._policy.statuses)
+
+    def _with_traits(self, request: InferenceRequest, exchange: Exchange) -> InferenceRequest:
+        traits = set(request.traits)
+        if request.model in self._policy.reasoning_models:
+            traits.add(Trait.REASONING)
+        if self._policy.allow_opt_out and find(exchange.headers, OPT_OUT) == b"none":
+            traits.add(Trait.OPTED_OUT)
+        return dataclasses.replace(request, traits=frozenset(traits))
+
+    async def _admit_and_forward(
+        self, exchange: Exchange, route: Route, request: InferenceRequest
+    ) -> WholeAnswer | None:
+        """What is left to answer; None when the answer only lacks its end."""
+        count = await self._count(request)
+        now = self._clock.now()
+
+        def demand_of(backend: Backend) -> Demand:
+            return request.demand(
+                count.prompts,
+                context_tokens=backend.context_tokens,
+                assumed_output_tokens=self._policy.assumed_output_tokens,
+            )
+
+        outcome = self._controller.admit(demand_of, request.model, now)
+        self._reporter.decided(self._clock.now() - now)
+        if isinstance(outcome, Refusal):
+            return self._refused(exchange, route.path, outcome, demand_of(self._controller.backends[0]))
+        work = _Work(exchange, route, request, demand_of(outcome.backend), outcome)
+        try:
+            return await self._forward(work)
+        finally:
+            self._controller.release(outcome, now=self._clock.now())
+
+    async def _count(self, request: InferenceRequest) -> TokenCount:
+        began = self._clock.now()
+        count = await self._counter.count(request)
+        self._reporter.counted(count.source.value, self._clock.now() - began)
+        return count
+
+    async def _forward(self, work: "_Work") -> WholeAnswer | None:
+        rewritten = rewrite(work.request, work.admission.decision.degradation)
+        self._reporter.decision(work.decision_event(rewritten))
+        began = self._clock.now()
+        end, relayed, detail = End.CANCELLED, None, ""
+        try:
+            relayed = await self._exchange_upstream(work, rewritten)
+            end, detail = (End.UPSTREAM_ERROR, relayed.broken) if relayed.broken else (End.COMPLETE, "")
+            if relayed.usage is not None:
+                self._controller.settle(work.admission, now=self._clock.now())
+            return None
+        except UpstreamError as error:
+            end, detail = End.UPSTREAM_ERROR, str(error)
+            return self._failed(work, error)
+        except AnswerCut as error:
+            end, detail = End.UPSTREAM_ERROR, str(error.__cause__)
+            raise
+        finally:
+            self._reporter.end(work.end_event(end, relayed, began=began, now=self._clock.now(), detail=detail))
+
+    async def _exchange_upstream(self, work: "_Work", rewritten: Rewritten) -> Relayed:
+        exchange, admission = work.exchange, work.admission
+        query = b"?" + exchange.query if exchange.query else b""
+        answer = await self._upstream.send(
+            UpstreamRequest(
+                method="POST",
+                base_url=admission.backend.url,
+                target=work.route.path + query.decode("latin-1"),
+                headers=to_upstream(exchange.headers, exchange.request_id),
+                body=rewritten.body,
+            )
+        )
+        try:
+            relay = Relay(exchange, answer, self._clock.now, work.note_events)
+            return await relay.run(work.answer_headers(rewritten), retry_after_seconds=self._policy.retry_after_seconds)
+        finally:
+            answer.abort()
+
+    def _failed(self, work: "_Work", error: UpstreamError) -> WholeAnswer:
+        """Answer for a backend that gave none."""
+        exhausted = isinstance(error, UpstreamPoolExhausted)
+        reason = RejectReason.QUEUE_TIMEOUT if exhausted else RejectReason.BACKEND_UNREACHABLE
+        refusal = Refusal(
+            reason=reason,
+            tier=work.admission.decision.tier,
+            message=MESSAGES[reason],
+            backend=work.admission.backend.name,
+            retry_after_seconds=self._policy.retry_after_seconds,
+        )
+        self._reporter.decision(
+            DecisionEvent(
+                request_id=work.exchange.request_id,
+                route=work.route.path,
+                outcome=Outcome.FAILED,
+                tier=refusal.tier,
+                reason=reason,
+                backend=refusal.backend,
+            )
+        )
+        return render(refusal, self._policy.statuses)
+
+    def _body_too_large(self) -> Refusal:
+        limit = self._policy.max_body_bytes
+        return Refusal(
+            reason=RejectReason.BODY_TOO_LARGE,
+            tier=self._controller.tier,
+            message=f"The request body is larger than {limit} bytes.",
+        )
+
+    def _invalid(self, error: InvalidRequest) -> Refusal:
+        return Refusal(
+            reason=RejectReason.INVALID_REQUEST,
+            tier=self._controller.tier,
+            message=f"Invalid request: {error.message}.",
+            param=error.param,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An admitted request on its way; `asked` is what it asked for before it was degraded."""
+
+    exchange: Exchange
+    route: Route
+    request: InferenceRequest
+    asked: Demand
+    admission: Admission
+
+    def note_events(self, events: int) -> None:
+        """Tell the ledger how long the answer is by now: an event is about one token of one sequence."""
+        demand = self.admission.decision.demand
+        produced = events // max(demand.sequences, 1)
+        if demand.output_cap is not None:
+            produced = min(produced, demand.output_cap)
+        self.admission.backend.ledger.progress(self.admission.reservation, produced)
+
+    def answer_headers(self, rewritten: Rewritten) -> Headers:
+        """What the client is told of the decision."""
+        headers: Headers = [(TIER, str(int(self.admission.decision.tier)).encode())]
+        if rewritten.changes:
+            headers.append((DEGRADED, ";".join(rewritten.changes).encode("latin-1", "replace")))
+        return headers
+
+    def decision_event(self, rewritten: Rewritten) -> DecisionEvent:
+        """The admission as reported."""
+        decision = self.admission.decision
+        asked, given = self.asked, decision.demand
+        requested = asked.sequences * asked.expected_output
+        return DecisionEvent(
+            request_id=self.exchange.request_id,
+            route=self.route.path,
+            outcome=Outcome.DEGRADED if rewritten.changes else Outcome.ADMITTED,
+            tier=Tier(decision.tier),
+            backend=self.admission.backend.name,
+            prompt_tokens=asked.prompt_tokens,
+            requested_tokens=requested,
+            trimmed_tokens=requested - given.sequences * given.expected_output,
+            blocks=given.reserved_blocks(self.admission.reservation.block_size),
+            changes=rewritten.changes,
+            ratios=decision.ratios,
+        )
+
+    def end_event(self, end: End, relayed: Relayed | None, *, began: float, now: float, detail: str) -> EndEvent:
+        """The end as reported."""
+        usage = relayed.usage if relayed else None
+        first = relayed.first_byte_at if relayed else None
+        return EndEvent(
+            request_id=self.exchange.request_id,
+            route=self.route.path,
+            backend=self.admission.backend.name,
+            end=end,
+            seconds=now - began,
+            status=relayed.status if relayed else None,
+            first_byte_seconds=None if first is None else first - self.exchange.received_at,
+            generated_tokens=usage.completion_tokens if usage else None,
+            predicted_prompt_tokens=self.asked.prompt_tokens,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            detail=detail,
+        )

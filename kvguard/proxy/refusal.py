@@ -1,0 +1,53 @@
+"""The one place where refusals become status, headers and the protocol's own error body."""
+
+import math
+from collections.abc import Mapping
+
+from kvguard.admission.reasons import RejectReason
+from kvguard.protocols.openai_errors import error_body
+from kvguard.proxy.controller import Refusal
+from kvguard.proxy.exchange import WholeAnswer
+from kvguard.proxy.headers import REASON, TIER
+from kvguard.proxy.upstream import Headers
+
+STATUS = {
+    RejectReason.SATURATED: 503,
+    RejectReason.QUEUE_TIMEOUT: 503,
+    RejectReason.TOO_LARGE: 400,
+    RejectReason.STALE_METRICS: 503,
+    RejectReason.NO_METRICS: 503,
+    RejectReason.BACKEND_UNREACHABLE: 502,
+    RejectReason.BACKEND_STALLED: 503,
+    RejectReason.TENANT_SHARE: 429,
+    RejectReason.DRAINING: 503,
+    RejectReason.BODY_TOO_LARGE: 413,
+    RejectReason.INVALID_REQUEST: 400,
+}
+
+
+def error_kind(reason: RejectReason) -> str:
+    """The class of error a client may branch on: its own fault, or the server's state."""
+    return "overloaded_error" if reason.retryable else "invalid_request_error"
+
+
+def render(refusal: Refusal, statuses: Mapping[RejectReason, int]) -> WholeAnswer:
+    """The whole answer. `statuses` holds the operator's overrides."""
+    reason = refusal.reason
+    headers: Headers = [
+        (b"content-type", b"application/json"),
+        (TIER, str(int(refusal.tier)).encode()),
+        (REASON, reason.value.encode()),
+    ]
+    headers += retry_headers(refusal.retry_after_seconds)
+    body = error_body(refusal.message, code=reason.value, kind=error_kind(reason), param=refusal.param)
+    return WholeAnswer(statuses.get(reason, STATUS[reason]), headers, body)
+
+
+def retry_headers(seconds: float | None) -> Headers:
+    """When to come back, in the forms clients read; without a time, that coming back is pointless."""
+    if seconds is None:
+        return [(b"x-should-retry", b"false")]
+    return [
+        (b"retry-after", str(max(1, math.ceil(seconds))).encode()),
+        (b"retry-after-ms", str(max(1, round(seconds * 1000))).encode()),
+    ]

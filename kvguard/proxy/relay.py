@@ -1,0 +1,111 @@
+"""Passing a backend's answer on, byte for byte as it arrives, while reading how far it has come.
+
+An answer that breaks before its first byte becomes an error answer; a stream that breaks later ends with an error
+event and never with a success terminator; any other broken body ends with the connection, so that no client takes it
+for whole.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvguard.admission.reasons import RejectReason
+from kvguard.errors import UpstreamError
+from kvguard.protocols.openai_errors import error_event
+from kvguard.protocols.sse import StreamReader, Usage, read_usage
+from kvguard.proxy.exchange import Exchange
+from kvguard.proxy.headers import find, to_client
+from kvguard.proxy.refusal import retry_headers
+from kvguard.proxy.upstream import Headers, UpstreamAnswer
+
+MAX_KEPT_ANSWER_BYTES = 256 * 1024
+
+_STREAM_HEADERS: Headers = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
+
+
+def _broken_off(reader: StreamReader) -> bytes:
+    """The last event of a stream that broke; a half event before it is ended first, so that it stands alone."""
+    event = error_event(
+        "The model server's answer broke off; it is not complete.",
+        code=RejectReason.BACKEND_UNREACHABLE.value,
+        kind="upstream_error",
+    )
+    return event if reader.at_boundary else b"\n\n" + event
+
+
+class AnswerCut(Exception):
+    """The body broke after it had begun and cannot say so itself; the connection must end."""
+
+
+@dataclass(slots=True)
+class Relayed:
+    """What passed so far; complete when the relay returns normally."""
+
+    status: int
+    first_byte_at: float | None = None
+    usage: Usage | None = None
+    broken: str = ""
+
+
+class Relay:
+    """One answer on its way. `on_events` hears how many stream events have passed."""
+
+    def __init__(
+        self, exchange: Exchange, answer: UpstreamAnswer, now: Callable[[], float], on_events: Callable[[int], None]
+    ) -> None:
+        self._exchange = exchange
+        self._answer = answer
+        self._now = now
+        self._on_events = on_events
+        self.result = Relayed(answer.status)
+
+    async def run(self, added: Headers, *, retry_after_seconds: float) -> Relayed:
+        """Relay the whole answer but its end. Raises UpstreamError when it broke before its first byte."""
+        headers = to_client(self._answer.headers, added)
+        if (find(headers, b"content-type") or b"").startswith(b"text/event-stream"):
+            await self._stream(headers)
+        else:
+            if self._answer.status in (429, 503) and find(headers, b"retry-after") is None:
+                headers += retry_headers(retry_after_seconds)
+            await self._plain(headers)
+        return self.result
+
+    async def _stream(self, headers: Headers) -> None:
+        names = {name for name, _ in _STREAM_HEADERS}
+        await self._exchange.start(
+            self._answer.status, [*(pair for pair in headers if pair[0] not in names), *_STREAM_HEADERS]
+        )
+        reader = StreamReader()
+        try:
+            async for block in self._answer.blocks():
+                self._mark_first_byte()
+                reader.feed(block)
+                await self._exchange.write(block)
+                self._on_events(reader.events)
+        except UpstreamError as error:
+            self.result.broken = str(error)
+        if self._answer.status == 200 and not reader.complete:
+            self.result.broken = self.result.broken or "ended without its terminator"
+        if self.result.broken:
+            await self._exchange.write(_broken_off(reader))
+        self.result.usage = reader.usage()
+
+    async def _plain(self, headers: Headers) -> None:
+        kept: bytes | None = b""
+        blocks = self._answer.blocks()
+        block = await anext(blocks, b"")
+        self._mark_first_byte()
+        await self._exchange.start(self._answer.status, headers)
+        try:
+            while block:
+                kept = None if kept is None or len(kept) + len(block) > MAX_KEPT_ANSWER_BYTES else kept + block
+                await self._exchange.write(block)
+                block = await anext(blocks, b"")
+        except UpstreamError as error:
+            self.result.broken = str(error)
+            raise AnswerCut from error
+        if kept and self._answer.status == 200:
+            self.result.usage = read_usage(kept)
+
+    def _mark_first_byte(self) -> None:
+        if self.result.first_byte_at is None:
+            self.result.first_byte_at = self._now()

@@ -1,0 +1,186 @@
+"""The seam to a backend: send head and body, await status and headers, iterate raw blocks, abort. On aiohttp.
+
+Nothing is retried once a backend may have begun, with one exception: a *reused* connection that dies before a single
+response byte was most likely closed by the backend while idle, and the request is sent once more on a fresh one.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Protocol
+
+import aiohttp
+from yarl import URL
+
+from kvguard.errors import UpstreamBroken, UpstreamPoolExhausted, UpstreamTimeout, UpstreamUnreachable
+
+Headers = list[tuple[bytes, bytes]]
+
+MAX_HEADER_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamRequest:
+    """One request to forward; `target` is the raw path with its query."""
+
+    method: str
+    base_url: str
+    target: str
+    headers: Headers
+    body: bytes
+
+
+class UpstreamAnswer(Protocol):
+    """A backend's answer whose body is still coming."""
+
+    status: int
+    headers: Headers
+
+    def blocks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises UpstreamBroken or UpstreamTimeout when it does not arrive whole."""
+        ...
+
+    def abort(self) -> None:
+        """Drop the connection unless the body is complete; the backend sees its peer leave."""
+        ...
+
+
+class Upstream(Protocol):
+    """A client for every backend."""
+
+    async def send(self, request: UpstreamRequest) -> UpstreamAnswer:
+        """Forward and await the answer's head. Raises an UpstreamError."""
+        ...
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamLimits:
+    """Times in seconds; `idle_seconds` and `max_connections` 0 mean without limit."""
+
+    connect_seconds: float = 5.0
+    idle_seconds: float = 0.0
+    keepalive_seconds: float = 4.0
+    max_connections: int = 0
+    pool_wait_seconds: float = 1.0
+
+
+class AiohttpAnswer:
+    """An aiohttp response, raw."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers: Headers = list(response.raw_headers)
+
+    async def blocks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives."""
+        with _translated():
+            async for block in self._response.content.iter_any():
+                yield block
+
+    def abort(self) -> None:
+        """Close the connection if the body is not complete; else it has gone back to the pool already."""
+        self._response.close()
+
+
+class AiohttpUpstream:
+    """Keep-alive connections to every backend, and fresh ones for the second try."""
+
+    def __init__(self, limits: UpstreamLimits) -> None:
+        self._limits = limits
+        self._pooled = self._session(
+            aiohttp.TCPConnector(
+                limit=0, limit_per_host=limits.max_connections, keepalive_timeout=limits.keepalive_seconds
+            )
+        )
+        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+
+    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
+        trace.on_connection_queued_start.append(_note_queued)
+        trace.on_connection_queued_end.append(_note_unqueued)
+        limits = self._limits
+        timeout = aiohttp.ClientTimeout(
+            total=None,
+            connect=limits.connect_seconds + (limits.pool_wait_seconds if limits.max_connections else 0),
+            sock_connect=limits.connect_seconds,
+            sock_read=limits.idle_seconds or None,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            trace_configs=[trace],
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+        )
+
+    async def send(self, request: UpstreamRequest) -> AiohttpAnswer:
+        """Forward and await the answer's head."""
+        seen = SimpleNamespace(reused=False, queued=False)
+        try:
+            return await self._attempt(self._pooled, request, seen)
+        except UpstreamBroken:
+            if not seen.reused:
+                raise
+        return await self._attempt(self._fresh, request, SimpleNamespace(reused=False, queued=False))
+
+    async def _attempt(
+        self, session: aiohttp.ClientSession, request: UpstreamRequest, seen: SimpleNamespace
+    ) -> AiohttpAnswer:
+        with _translated(seen):
+            response = await session.request(
+                request.method,
+                URL(request.base_url + request.target, encoded=True),
+                headers=_decoded(request.headers),
+                data=request.body or None,
+                allow_redirects=False,
+                trace_request_ctx=seen,
+            )
+        return AiohttpAnswer(response)
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        await self._pooled.close()
+        await self._fresh.close()
+
+
+async def _note_reuse(_session: object, context: SimpleNamespace, _parameters: object) -> None:
+    context.trace_request_ctx.reused = True
+
+
+async def _note_queued(_session: object, context: SimpleNamespace, _parameters: object) -> None:
+    context.trace_request_ctx.queued = True
+
+
+async def _note_unqueued(_session: object, context: SimpleNamespace, _parameters: object) -> None:
+    context.trace_request_ctx.queued = False
+
+
+def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
+@contextlib.contextmanager
+def _translated(seen: SimpleNamespace | None = None) -> Iterator[None]:
+    """aiohttp's exceptions as ours; the messages carry no header, body or address."""
+    try:
+        yield
+    except aiohttp.ConnectionTimeoutError as error:
+        if seen is not None and seen.queued:
+            raise UpstreamPoolExhausted("every permitted connection is in use") from error
+        raise UpstreamUnreachable("connecting took too long") from error
+    except aiohttp.ClientConnectorError as error:
+        raise UpstreamUnreachable("no connection") from error
+    except TimeoutError as error:
+        raise UpstreamTimeout("silent for too long") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise UpstreamBroken(type(error).__name__) from error

@@ -1,0 +1,77 @@
+"""uvicorn inside a running event loop: bound before it starts, no signal handlers, stopped by whoever started it."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any
+
+import uvicorn
+
+from kvguard.errors import SettingsError
+
+BACKLOG = 2048
+# Longer than any client's or load balancer's pool keeps a connection, so that the client is the one to close.
+KEEPALIVE_SECONDS = 75
+
+
+class _LoopServer(uvicorn.Server):
+    """A server that says when it has started and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_started = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_started.set()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: Callable[..., Any], *, host: str, port: int, drain_seconds: float, lifespan: bool = False
+) -> AsyncIterator[int]:
+    """Serve `app` while the context lasts; gives the port. Leaving it waits for open answers up to `drain_seconds`.
+
+    Raises SettingsError when the address cannot be had.
+    """
+    listener = _bind(host, port)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="on" if lifespan else "off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEPALIVE_SECONDS,
+        timeout_graceful_shutdown=max(1, round(drain_seconds)),
+    )
+    server = _LoopServer(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    started = asyncio.create_task(server.has_started.wait())
+    try:
+        await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            raise SettingsError([f"the server on port {port} did not start"])
+        yield listener.getsockname()[1]
+    finally:
+        started.cancel()
+        server.should_exit = True
+        await task
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SettingsError([f"listen: cannot bind {host}:{port}: {error.strerror or error}"]) from error
+    listener.setblocking(False)
+    return listener

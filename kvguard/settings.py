@@ -1,0 +1,377 @@
+"""Configuration: file, environment and flags -> validated values -> the frozen policies the core takes.
+
+Precedence: flag > `KVGUARD_...` environment (double underscore nests) > `kvguard.yaml` > default. Unknown keys are
+faults, and every fault is reported at once. Nothing else reads the environment.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
+from kvguard.admission.footprint import Trait
+from kvguard.admission.occupancy import EngineRule, OccupancyPolicy, Signal
+from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.retry import RetryPolicy
+from kvguard.admission.tiers import TierPolicy, TierRule
+from kvguard.errors import SettingsError
+
+PREFIX = "KVGUARD_"
+# Kubernetes puts these into every pod beside a Service named kvguard; they are nobody's settings.
+_SERVICE_LINKS = re.compile(r"KVGUARD(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_.*)?)")
+
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Threshold = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Status = Annotated[int, Field(ge=400, le=599)]
+Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A group of settings: immutable, no unknown keys, documented fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class ListenSettings(Section):
+    """Where kvguard listens."""
+
+    host: str = "0.0.0.0"  # noqa: S104  a proxy in a pod serves every interface
+    """Address of both ports."""
+    port: Port = 8080
+    """Traffic."""
+    admin_port: Port = 9090
+    """Metrics, health, readiness. Keep it inside the cluster."""
+    drain_seconds: Annotated[float, Field(ge=1)] = 30.0
+    """How long running answers may go on after a stop signal."""
+
+
+class BackendSettings(Section):
+    """One model server."""
+
+    url: str
+    """`http(s)://host:port`, or `sim://` for the embedded engine."""
+    name: str | None = None
+    """Label of this backend in metrics and logs; default host:port."""
+    capacity_blocks: PositiveInt | None = None
+    """Usable KV blocks, overriding what the engine publishes."""
+    block_size: PositiveInt | None = None
+    """Tokens per KV block, overriding what the engine publishes."""
+    context_tokens: PositiveInt | None = None
+    """Longest prompt plus output of the model; default what `/v1/models` says."""
+    kv_usage_metric: str | None = None
+    """Name of the KV usage gauge where it is not one of vLLM's."""
+    geometry: Path | None = None
+    """The model's Hugging Face `config.json`; adds bytes to what is reported in blocks."""
+    kv_cache_dtype: str = "auto"
+    """The engine's `--kv-cache-dtype`, for bytes."""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value.startswith("sim://"):
+            return value
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be http(s)://host:port or sim://")
+        if parts.query or parts.fragment or parts.username:
+            raise ValueError("must not carry a query, fragment or credentials")
+        return value.rstrip("/")
+
+    @property
+    def label(self) -> str:
+        """Name in metrics and logs."""
+        return self.name or urlsplit(self.url).netloc or "sim"
+
+
+class TierSettings(Section):
+    """Thresholds as shares of KV capacity, and which number each looks at."""
+
+    trim_at: Threshold = 0.70
+    """TRIM: answers are shortened."""
+    restrict_at: Threshold = 0.85
+    """RESTRICT: also one sequence only."""
+    reject_at: Threshold = 0.95
+    """REJECT: 503 with `Retry-After`."""
+    trim_signals: Signals = (Signal.PROJECTED,)
+    """The largest of these decides TRIM: observed, projected, reserved, peak."""
+    restrict_signals: Signals = (Signal.PROJECTED,)
+    """The same for RESTRICT."""
+    reject_signals: Signals = (Signal.PROJECTED, Signal.PEAK)
+    """The same for REJECT."""
+    exit_margin: Ratio = 0.05
+    """A tier is left only below its threshold minus this."""
+    min_dwell_seconds: Annotated[float, Field(ge=0)] = 1.0
+    """A tier is kept at least this long."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> "TierSettings":
+        if not self.trim_at < self.restrict_at < self.reject_at:
+            raise ValueError("trim_at < restrict_at < reject_at must hold")
+        return self
+
+    def policy(self) -> TierPolicy:
+        """The core's value."""
+        return TierPolicy(
+            trim=TierRule(enter=self.trim_at, signals=self.trim_signals),
+            restrict=TierRule(enter=self.restrict_at, signals=self.restrict_signals),
+            reject=TierRule(enter=self.reject_at, signals=self.reject_signals),
+            exit_margin=self.exit_margin,
+            min_dwell_seconds=self.min_dwell_seconds,
+        )
+
+
+class DegradeSettings(Section):
+    """What TRIM and RESTRICT take."""
+
+    trim_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """TRIM lowers a cap to this share of itself."""
+    max_output_tokens: PositiveInt = 512
+    """TRIM lowers a cap to at most this."""
+    floor_tokens: PositiveInt = 64
+    """No cap is ever lowered below this."""
+    trim_tools: bool = False
+    """Trim requests with tools too; a cut tool call is useless."""
+    trim_structured_output: bool = False
+    """Trim requests with `response_format` or a grammar too; cut JSON is useless."""
+    reasoning_models: tuple[str, ...] = ()
+    """Models that think before they answer; never trimmed."""
+    collapse_n: bool = False
+    """RESTRICT also lowers `n` of plain sampling; clients that index into `choices` break."""
+    allow_opt_out: bool = False
+    """Honour `x-kvguard-degrade: none`: such a request is refused rather than degraded."""
+
+    @model_validator(mode="after")
+    def _floor(self) -> "DegradeSettings":
+        if self.floor_tokens > self.max_output_tokens:
+            raise ValueError("floor_tokens must not exceed max_output_tokens")
+        return self
+
+    def policy(self) -> DegradePolicy:
+        """The core's value."""
+        untrimmed = {Trait.REASONING}
+        untrimmed |= set() if self.trim_tools else {Trait.TOOLS}
+        untrimmed |= set() if self.trim_structured_output else {Trait.STRUCTURED_OUTPUT}
+        return DegradePolicy(
+            trim_factor=self.trim_factor,
+            max_output_tokens=self.max_output_tokens,
+            floor_tokens=self.floor_tokens,
+            untrimmed=frozenset(untrimmed),
+            collapse_n=self.collapse_n,
+        )
+
+
+class RejectSettings(Section):
+    """What a refusal looks like."""
+
+    status: dict[RejectReason, Status] = Field(default_factory=dict)
+    """HTTP status per reason, over the defaults (saturated 503, too_large 400, body_too_large 413, ...)."""
+    retry_min_seconds: Positive = 1.0
+    """Least `Retry-After`."""
+    retry_max_seconds: Annotated[float, Field(gt=0, le=75)] = 30.0
+    """Most `Retry-After` before the spread; clients give up on long ones."""
+    retry_spread: Ratio = 0.5
+    """`Retry-After` is stretched by up to this share, so that not all return at once."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> "RejectSettings":
+        if self.retry_min_seconds > self.retry_max_seconds:
+            raise ValueError("retry_min_seconds must not exceed retry_max_seconds")
+        return self
+
+    def policy(self) -> RetryPolicy:
+        """The core's value."""
+        return RetryPolicy(
+            min_seconds=self.retry_min_seconds, max_seconds=self.retry_max_seconds, spread=self.retry_spread
+        )
+
+
+class TelemetrySettings(Section):
+    """Reading the engine's gauge."""
+
+    interval_seconds: Positive = 0.5
+    """Pause between scrapes."""
+    timeout_seconds: Positive = 2.0
+    """Longest scrape."""
+    stale_after_seconds: Positive = 5.0
+    """A gauge older than this is stale."""
+    failures_before_unreachable: PositiveInt = 3
+    """Refused connections in a row that make a backend unreachable."""
+    when_blind: BlindPolicy = BlindPolicy.LEDGER
+    """Without a fresh gauge: decide on kvguard's own ledger, let everything pass (open), refuse everything (closed)."""
+    queue_floor_ratio: Ratio = 0.85
+    """Occupancy counts as at least this while requests wait for blocks in the engine."""
+    engine_rule: EngineRule = EngineRule.WORST
+    """How data-parallel engines behind one URL make one number: the worst or the mean."""
+
+    @model_validator(mode="after")
+    def _patience(self) -> "TelemetrySettings":
+        if self.stale_after_seconds < 2 * self.interval_seconds:
+            raise ValueError("stale_after_seconds must be at least twice interval_seconds")
+        return self
+
+
+class TokenSettings(Section):
+    """Counting prompts and assuming answers."""
+
+    tokenizer: Path | None = None
+    """Directory with the model's `tokenizer.json` and chat template; default: the engine's `/tokenize` counts."""
+    engine_timeout_seconds: Positive = 1.0
+    """Longest wait for `/tokenize` before the estimate is used."""
+    bytes_per_token: Annotated[float, Field(ge=0.5, le=16)] = 3.0
+    """Bytes a token of the estimate has."""
+    assumed_output_tokens: PositiveInt = 512
+    """Output to reserve for when a request names no cap and the engine's default is the rest of the context."""
+
+
+class LimitSettings(Section):
+    """Bounds on what one client can make kvguard hold."""
+
+    max_body_bytes: PositiveInt = 16 * 1024 * 1024
+    """Largest request body."""
+
+
+class UpstreamSettings(Section):
+    """Connections to the backends."""
+
+    connect_timeout_seconds: Positive = 5.0
+    """Longest TCP and TLS set-up."""
+    idle_timeout_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Longest silence of a backend, before and between bytes; 0 waits for ever."""
+    keepalive_seconds: Positive = 4.0
+    """Idle connections are dropped after this; keep it below the backend's own limit (vLLM 5 s)."""
+    max_connections: Annotated[int, Field(ge=0)] = 0
+    """Connections per backend; 0 is no limit of kvguard's own."""
+    pool_wait_seconds: Positive = 1.0
+    """Longest wait for one of `max_connections`, then 503 `queue_timeout`."""
+
+
+class LogSettings(Section):
+    """Structured logs on standard output."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Decisions above tier 0 are warnings."""
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__", use_attribute_docstrings=True
+    )
+
+    listen: ListenSettings = ListenSettings()
+    backends: tuple[BackendSettings, ...] = (BackendSettings(url="sim://"),)
+    """Model servers; a request goes to the one it fills least."""
+    tiers: TierSettings = TierSettings()
+    degrade: DegradeSettings = DegradeSettings()
+    reject: RejectSettings = RejectSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    tokens: TokenSettings = TokenSettings()
+    limits: LimitSettings = LimitSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    log: LogSettings = LogSettings()
+
+    @field_validator("backends")
+    @classmethod
+    def _distinct(cls, backends: tuple[BackendSettings, ...]) -> tuple[BackendSettings, ...]:
+        if not backends:
+            raise ValueError("name at least one")
+        labels = [backend.label for backend in backends]
+        repeated = sorted({label for label in labels if labels.count(label) > 1})
+        if repeated:
+            raise ValueError(f"two backends are named {', '.join(repeated)}; give each a name of its own")
+        return backends
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then file. The file arrives as the init value `_yaml`."""
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+    def admission_policy(self) -> AdmissionPolicy:
+        """The core's value."""
+        return AdmissionPolicy(
+            tiers=self.tiers.policy(), degrade=self.degrade.policy(), blind=self.telemetry.when_blind
+        )
+
+    def occupancy_policy(self, backend: BackendSettings) -> OccupancyPolicy:
+        """The core's value for one backend."""
+        return OccupancyPolicy(
+            stale_after_seconds=self.telemetry.stale_after_seconds,
+            failures_before_unreachable=self.telemetry.failures_before_unreachable,
+            queue_floor_ratio=self.telemetry.queue_floor_ratio,
+            engine_rule=self.telemetry.engine_rule,
+            capacity_blocks=backend.capacity_blocks,
+            block_size=backend.block_size,
+        )
+
+
+def load_settings(*, config: Path | None = None, flags: dict[str, Any] | None = None) -> Settings:
+    """Read every source. Raises SettingsError listing every fault."""
+    faults = _unknown_variables()
+    file = Path("kvguard.yaml") if config is None else config
+    if config is not None and not config.is_file():
+        raise SettingsError([*faults, f"no such file: {config}"])
+    _check_mapping(file)
+    bound = type("Settings", (Settings,), {"model_config": {**Settings.model_config, "yaml_file": file}})
+    try:
+        settings: Settings = bound(**(flags or {}))
+    except ValidationError as error:
+        faults += [_fault(detail) for detail in error.errors(include_input=False, include_url=False)]
+    if faults:
+        raise SettingsError(faults)
+    return settings
+
+
+def _check_mapping(file: Path) -> None:
+    try:
+        content = yaml.safe_load(file.read_bytes()) if file.is_file() else None
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{file}: {error}"]) from error
+    if not isinstance(content, dict | None):
+        raise SettingsError([f"{file}: must be a mapping of settings, not a {type(content).__name__}"])
+
+
+def _fault(detail: Any) -> str:
+    where = ".".join(str(part) for part in detail["loc"]) or "settings"
+    return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
+
+
+def _unknown_variables() -> list[str]:
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    names = sorted(
+        name for name in os.environ if name.upper().startswith(PREFIX) and not _SERVICE_LINKS.fullmatch(name)
+    )
+    return [f"{name}: no such setting" for name in names if name.upper().split("__")[0] not in known]
+
+
+def worker_faults(workers: int | None) -> list[str]:
+    """Why this many worker processes cannot be run: each would have a ledger of its own."""
+    named = [("--workers", workers), ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY"))]
+    return [
+        f"{source}={value}: kvguard runs one process, because every process would have a ledger of its own and admit "
+        "as if it were alone; scale with replicas instead"
+        for source, value in named
+        if value is not None and str(value).strip() != "1"
+    ]

@@ -1,0 +1,212 @@
+"""The simulator's HTTP face: vLLM's routes as raw ASGI endpoints over one driver.
+
+A client that leaves, with or without a stream, aborts its sequences: `receive` is watched beside the answer, and the
+endpoint's own `finally` gives the sequences back before anything else runs.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from kvguard.clock import Clock
+from kvguard.simulator import exposition
+from kvguard.simulator.answers import Answer, ChatShape, CompletionShape, Head, Shape
+from kvguard.simulator.config import SimConfig
+from kvguard.simulator.driver import EngineBusyError, EngineDriver, RequestStream
+from kvguard.simulator.wire import ApiError, Call, chat_call, completion_call, tokenize_answer
+
+VERSION = "0.32.0+kvguard.simulator"
+MAX_BODY_BYTES = 64 * 1024 * 1024
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+
+Parse = Callable[[bytes, SimConfig], Call]
+
+
+class ClientLeftError(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+def create_app(config: SimConfig, clock: Clock) -> FastAPI:
+    """One engine behind vLLM's HTTP API. The engine runs within the lifespan; `app.state.driver` holds it."""
+    driver = EngineDriver(config, clock)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(driver.run())
+            yield
+            running.cancel()
+
+    routes: list[BaseRoute] = [*_generation_routes(config, clock, driver), *_plain_routes(config, clock, driver)]
+    app = FastAPI(routes=routes, lifespan=lifespan, openapi_url=None)
+    app.state.driver = driver
+    return app
+
+
+def _generation_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list[Route]:
+    numbers = itertools.count()
+
+    def route(path: str, parse: Parse, shape: Shape) -> Route:
+        def head(headers: Headers) -> Head:
+            name = headers.get("x-request-id") or f"{next(numbers):016x}"
+            return Head(answer_id=shape.id_prefix + name, created=int(clock.wall()), model=config.model)
+
+        def call(body: bytes) -> Call:
+            return parse(body, config)
+
+        return Route(path, Generation(driver, shape, call, head), methods=["POST"])
+
+    return [
+        route("/v1/completions", completion_call, CompletionShape()),
+        route("/v1/chat/completions", chat_call, ChatShape()),
+    ]
+
+
+def _plain_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list[Route]:
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [_model_card(config, int(clock.wall()))]})
+
+    async def tokenize(request: Request) -> Response:
+        try:
+            body = await read_body(Headers(scope=request.scope), request.receive)
+            return JSONResponse(tokenize_answer(body, config))
+        except ApiError as error:
+            return _error_response(error)
+        except ClientLeftError:
+            return Response(status_code=400)  # nobody is left to read it
+
+    async def health(_: Request) -> Response:
+        return Response(status_code=200 if driver.running else 503)
+
+    async def metrics(_: Request) -> Response:
+        return Response(exposition.render(config, driver.stats), headers={"content-type": exposition.CONTENT_TYPE})
+
+    async def version(_: Request) -> Response:
+        return JSONResponse({"version": VERSION})
+
+    return [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/health", health, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+        Route("/version", version, methods=["GET"]),
+    ]
+
+
+class Generation:
+    """The ASGI endpoint of one generating route."""
+
+    def __init__(
+        self, driver: EngineDriver, shape: Shape, call: Callable[[bytes], Call], head: Callable[[Headers], Head]
+    ) -> None:
+        self._driver = driver
+        self._shape = shape
+        self._call = call
+        self._head = head
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            call = self._call(await read_body(headers, receive))
+            stream = self._submit(call)
+        except ApiError as error:
+            await _error_response(error)(scope, receive, send)
+            return
+        except ClientLeftError:
+            return
+        try:
+            answer = Answer(self._shape, self._head(headers), call)
+            sending = _send_stream if call.stream else _send_whole
+            await until_disconnect(receive, sending(stream, answer, send))
+        finally:
+            stream.close()
+
+    def _submit(self, call: Call) -> RequestStream:
+        try:
+            return self._driver.submit(call.sequences)
+        except EngineBusyError as error:
+            message = "The engine is currently busy and cannot accept new requests."
+            retry = "Please try again later or on a different instance."
+            raise ApiError(f"{message} {retry}", kind="Service Unavailable", status=503) from error
+
+
+async def read_body(headers: Headers, receive: Receive) -> bytes:
+    """The whole request body, of which there is a bound."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError("Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request")
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeftError
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise ApiError(f"The body is larger than {MAX_BODY_BYTES} bytes", status=413)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def until_disconnect(receive: Receive, answer: Coroutine[None, None, None]) -> None:
+    """Run `answer` to its end, or cancel it the moment the client leaves."""
+    async with asyncio.TaskGroup() as tasks:
+        pump = tasks.create_task(answer)
+        watch = tasks.create_task(_cancel_on_disconnect(receive, pump))
+        pump.add_done_callback(lambda _: watch.cancel())
+
+
+async def _cancel_on_disconnect(receive: Receive, pump: "asyncio.Task[None]") -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    pump.cancel()
+
+
+async def _send_stream(stream: RequestStream, answer: Answer, send: Send) -> None:
+    """Status and headers go out before the engine takes the request, so a queued call already has its 200."""
+    await send(_start(200, EVENT_STREAM))
+    async for choice, token in stream.tokens():
+        for chunk in answer.chunks(choice, token):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    for chunk in answer.closing():
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_whole(stream: RequestStream, answer: Answer, send: Send) -> None:
+    async for choice, token in stream.tokens():
+        answer.add(choice, token)
+    body = JSONResponse(answer.whole()).body
+    await send(_start(200, b"application/json", len(body)))
+    await send({"type": "http.response.body", "body": body})
+
+
+def _start(status: int, content_type: bytes, content_length: int | None = None) -> Message:
+    headers = [(b"content-type", content_type)]
+    if content_length is not None:
+        headers.append((b"content-length", str(content_length).encode()))
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _error_response(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body, status_code=error.status)
+
+
+def _model_card(config: SimConfig, created: int) -> dict[str, object]:
+    return {
+        "id": config.model,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": config.model,
+        "parent": None,
+        "max_model_len": config.max_model_len,
+        "permission": [],
+    }

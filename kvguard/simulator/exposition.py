@@ -1,0 +1,86 @@
+"""Engine numbers as Prometheus text: the series of vLLM 0.32 that proxies and dashboards read, name for name."""
+
+from collections.abc import Iterator
+
+from kvguard.simulator.config import SimConfig
+from kvguard.simulator.engine import EngineStats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ENGINE_LABEL = "0"
+
+
+def render(config: SimConfig, stats: EngineStats) -> str:
+    """One scrape."""
+    return "".join(_families(config, stats))
+
+
+def _families(config: SimConfig, stats: EngineStats) -> Iterator[str]:
+    labels = {"engine": ENGINE_LABEL, "model_name": config.model}
+    for name, kind, text, value in _plain(stats):
+        yield _family(name, kind, text, [(labels, value)])
+    yield _family(
+        "num_requests_waiting_by_reason",
+        "gauge",
+        "Number of waiting requests by reason.",
+        [(labels | {"reason": "capacity"}, stats.waiting), (labels | {"reason": "deferred"}, 0)],
+    )
+    yield _family(
+        "request_success_total",
+        "counter",
+        "Count of successfully processed requests.",
+        [(labels | {"finished_reason": reason}, count) for reason, count in _finished(stats).items()],
+    )
+    yield _family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", [(_cache(config), 1)])
+
+
+def _plain(stats: EngineStats) -> tuple[tuple[str, str, str, float], ...]:
+    return (
+        ("num_requests_running", "gauge", "Number of requests in model execution batches.", stats.running),
+        ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", stats.waiting),
+        ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", stats.usage_ratio),
+        (
+            "num_preemptions_total",
+            "counter",
+            "Cumulative number of preemption from the engine.",
+            stats.preemptions_reported,
+        ),
+        ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", stats.prompt_tokens),
+        ("generation_tokens_total", "counter", "Number of generation tokens processed.", stats.generation_tokens),
+    )
+
+
+def _finished(stats: EngineStats) -> dict[str, int]:
+    """A client that leaves counts nowhere, not even under abort."""
+    return {
+        "stop": stats.finished_stop,
+        "length": stats.finished_length,
+        "abort": 0,
+        "error": 0,
+        "repetition": 0,
+    }
+
+
+def _cache(config: SimConfig) -> dict[str, str]:
+    return {
+        "block_size": str(config.block_size),
+        "cache_dtype": "auto",
+        "enable_prefix_caching": "False",
+        "engine": ENGINE_LABEL,
+        "kv_cache_size_tokens": str(config.num_gpu_blocks * config.block_size),
+        "num_gpu_blocks": str(config.num_gpu_blocks),
+        "sliding_window": "None",
+    }
+
+
+def _family(name: str, kind: str, text: str, samples: list[tuple[dict[str, str], float]]) -> str:
+    lines = [f"# HELP vllm:{name} {text}", f"# TYPE vllm:{name} {kind}"]
+    lines += [f"vllm:{name}{{{_labels(labels)}}} {float(value)!r}" for labels, value in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ",".join(f'{name}="{_escape(value)}"' for name, value in sorted(labels.items()))
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,0 +1,1 @@
+"""Metrics and logs: they receive events and read state, and decide nothing."""

@@ -1,0 +1,61 @@
+"""What the request path reports. No prompt, key or header value is ever part of an event."""
+
+import enum
+from dataclasses import dataclass
+
+from kvguard.admission.occupancy import Ratios
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier
+
+
+class Outcome(enum.Enum):
+    """What became of a request. `FAILED` comes on top of the admission that went wrong."""
+
+    ADMITTED = "admitted"
+    DEGRADED = "degraded"
+    REJECTED = "rejected"
+    FAILED = "failed"
+
+
+class End(enum.Enum):
+    """How an admitted exchange ended."""
+
+    COMPLETE = "complete"
+    CANCELLED = "cancelled"
+    UPSTREAM_ERROR = "upstream_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionEvent:
+    """One decision. Tokens are summed over sequences; `requested_tokens` is the output asked for."""
+
+    request_id: str
+    route: str
+    outcome: Outcome
+    tier: Tier
+    reason: RejectReason | None = None
+    backend: str = ""
+    prompt_tokens: int = 0
+    requested_tokens: int = 0
+    trimmed_tokens: int = 0
+    blocks: int = 0
+    changes: tuple[str, ...] = ()
+    ratios: Ratios | None = None
+    retry_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndEvent:
+    """How an admitted request ended, and what the engine said it used."""
+
+    request_id: str
+    route: str
+    backend: str
+    end: End
+    seconds: float
+    status: int | None = None
+    first_byte_seconds: float | None = None
+    generated_tokens: int | None = None
+    predicted_prompt_tokens: int = 0
+    prompt_tokens: int | None = None
+    detail: str = ""

@@ -1,0 +1,120 @@
+"""Structured logs: one JSON object a line. Sizes and counts only, never content or credentials."""
+
+import json
+import logging
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from kvguard.admission.occupancy import Ratios
+from kvguard.admission.tiers import Tier
+from kvguard.pool.backend import TierChange
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+
+LOGGER = "kvguard"
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one JSON object; `fields` passed through `extra` are merged in. Tracebacks lose their arguments."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info and record.exc_info[0]:
+            # The type only: messages of third parties may quote what they choked on.
+            line["error"] = record.exc_info[0].__name__
+        return json.dumps(line, default=str)
+
+
+def configure_logging(level: str, stream: TextIO) -> logging.Logger:
+    """Send kvguard's and uvicorn's records to `stream` as JSON lines."""
+    out = logging.StreamHandler(stream)
+    out.setFormatter(JsonFormatter())
+    for name, least in ((LOGGER, level.upper()), ("uvicorn.error", "WARNING"), ("asyncio", "ERROR")):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [out], False
+        logger.setLevel(least)
+    return logging.getLogger(LOGGER)
+
+
+@dataclass(slots=True)
+class DecisionLog:
+    """Writes events; `remind_seconds` limits how often the same condition of a backend is repeated."""
+
+    logger: logging.Logger
+    remind_seconds: float = 60.0
+    _reminded: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def decision(self, event: DecisionEvent) -> None:
+        """A line for every decision above tier 0; routine admissions only at debug."""
+        routine = event.outcome is Outcome.ADMITTED and event.tier is Tier.NORMAL
+        level = logging.DEBUG if routine else logging.WARNING
+        if not self.logger.isEnabledFor(level):
+            return
+        self._write(
+            level,
+            "decision",
+            request_id=event.request_id,
+            route=event.route,
+            outcome=event.outcome.value,
+            tier=int(event.tier),
+            reason=event.reason.value if event.reason else None,
+            backend=event.backend or None,
+            usage=rounded(event.ratios),
+            prompt_tokens=event.prompt_tokens,
+            predicted_blocks=event.blocks,
+            changes=list(event.changes) or None,
+            retry_after_seconds=event.retry_after_seconds,
+        )
+
+    def end(self, event: EndEvent) -> None:
+        """A warning when a backend failed in the middle, else debug."""
+        level = logging.WARNING if event.end is End.UPSTREAM_ERROR else logging.DEBUG
+        self._write(
+            level,
+            "end",
+            request_id=event.request_id,
+            route=event.route,
+            backend=event.backend,
+            end=event.end.value,
+            status=event.status,
+            seconds=round(event.seconds, 3),
+            detail=event.detail or None,
+        )
+
+    def tier_change(self, change: TierChange) -> None:
+        """A warning on the way up, information on the way down."""
+        level = logging.WARNING if change.after > change.before else logging.INFO
+        self._write(
+            level, "tier", backend=change.backend, before=change.before.name.lower(), after=change.after.name.lower()
+        )
+
+    def telemetry(self, backend: str, state: str, *, detail: str, now: float) -> None:
+        """A backend's gauge is not usable; said once per `remind_seconds`."""
+        last = self._reminded.get((backend, state))
+        if last is None or now - last >= self.remind_seconds:
+            self._reminded[backend, state] = now
+            self._write(logging.WARNING, "telemetry", backend=backend, state=state, detail=detail)
+
+    def telemetry_recovered(self, backend: str) -> None:
+        """The gauge is fresh again after a warning."""
+        warned = [key for key in self._reminded if key[0] == backend]
+        for key in warned:
+            del self._reminded[key]
+        if warned:
+            self._write(logging.INFO, "telemetry", backend=backend, state="fresh")
+
+    def _write(self, level: int, event: str, **fields: object) -> None:
+        present = {name: value for name, value in fields.items() if value is not None}
+        self.logger.log(level, event, extra={"fields": present})
+
+
+def rounded(ratios: Ratios | None) -> dict[str, float] | None:
+    """Ratios for a log line or a page, three digits, unknown ones left out."""
+    if ratios is None:
+        return None
+    values = {name: getattr(ratios, name) for name in ("observed", "projected", "reserved", "peak")}
+    return {name: round(value, 3) for name, value in values.items() if value is not None}

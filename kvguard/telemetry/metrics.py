@@ -1,0 +1,222 @@
+"""Prometheus metrics. Events move counters; state is read from the backends when a scrape asks for it.
+
+Every label comes from a closed set: backends, engines and routes are configured, the rest are enums.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kvguard.admission.occupancy import TelemetryState
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier
+from kvguard.pool.backend import Backend, TierChange
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+
+MODE = "enforce"
+FAST = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+SLOW = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+
+
+class Metrics:
+    """Counters and histograms fed by events."""
+
+    def __init__(self, registry: CollectorRegistry, *, version: str, config_hash: str) -> None:
+        self._requests = Counter(
+            "kvguard_requests",
+            "Decisions on requests; outcome failed counts admitted requests whose backend then failed",
+            ("route", "outcome", "tier", "reason", "mode"),
+            registry=registry,
+        )
+        self._ends = Counter("kvguard_exchanges", "How admitted requests ended", ("route", "end"), registry=registry)
+        self._tokens = Counter(
+            "kvguard_tokens", "Tokens by what became of them, summed over sequences", ("kind",), registry=registry
+        )
+        self._transitions = Counter(
+            "kvguard_tier_transitions", "Changes of the tier in force", ("backend", "tier"), registry=registry
+        )
+        self._scrape_failures = Counter(
+            "kvguard_scrape_failures", "Scrapes of a backend that gave no gauge", ("backend",), registry=registry
+        )
+        self._counts = Counter("kvguard_token_counts", "Prompt counts by who made them", ("source",), registry=registry)
+        self._prompt_error = Histogram(
+            "kvguard_prompt_error_tokens",
+            "Counted prompt tokens against the engine's own usage, absolute difference",
+            buckets=(0, 1, 4, 16, 64, 256, 1024, 4096),
+            registry=registry,
+        )
+        self._decision = Histogram(
+            "kvguard_decision_seconds", "Time to decide on one request", buckets=FAST, registry=registry
+        )
+        self._tokenize = Histogram(
+            "kvguard_tokenize_seconds", "Time to count one request's prompts", buckets=FAST, registry=registry
+        )
+        self._upstream = Histogram(
+            "kvguard_upstream_seconds", "Time from forwarding to the end of the answer", buckets=SLOW, registry=registry
+        )
+        self._first_byte = Histogram(
+            "kvguard_time_to_first_byte_seconds",
+            "Time from receiving a request to its answer's first body byte",
+            buckets=SLOW,
+            registry=registry,
+        )
+        self._retry_after = Histogram(
+            "kvguard_retry_after_seconds",
+            "Retry-After given to refused requests",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=registry,
+        )
+        Info("kvguard_build", "Version of kvguard", registry=registry).info({"version": version})
+        Info("kvguard_config", "Hash of the settings in force", registry=registry).info({"hash": config_hash})
+
+    def prepare(self, *, routes: Sequence[str], backends: Sequence[str]) -> None:
+        """Start the series operators alert on at 0, so that the first event is seen as a change."""
+        for route in routes:
+            for outcome, tier in ((Outcome.ADMITTED, Tier.NORMAL), (Outcome.DEGRADED, Tier.TRIM)):
+                self._requests.labels(route, outcome.value, int(tier), "", MODE)
+            self._requests.labels(route, "rejected", int(Tier.REJECT), RejectReason.SATURATED.value, MODE)
+            for end in End:
+                self._ends.labels(route, end.value)
+        for kind in ("prompt", "requested", "trimmed", "generated", "rejected"):
+            self._tokens.labels(kind)
+        for backend in backends:
+            self._scrape_failures.labels(backend)
+            for tier in Tier:
+                self._transitions.labels(backend, int(tier))
+
+    def decision(self, event: DecisionEvent) -> None:
+        """Count one decision."""
+        reason = event.reason.value if event.reason else ""
+        self._requests.labels(event.route, event.outcome.value, int(event.tier), reason, MODE).inc()
+        if event.outcome is Outcome.REJECTED:
+            self._tokens.labels("rejected").inc(event.prompt_tokens + event.requested_tokens)
+            if event.retry_after_seconds is not None:
+                self._retry_after.observe(event.retry_after_seconds)
+        elif event.outcome is not Outcome.FAILED:
+            self._tokens.labels("prompt").inc(event.prompt_tokens)
+            self._tokens.labels("requested").inc(event.requested_tokens)
+            self._tokens.labels("trimmed").inc(event.trimmed_tokens)
+
+    def end(self, event: EndEvent) -> None:
+        """Count how an admitted request ended."""
+        self._ends.labels(event.route, event.end.value).inc()
+        self._upstream.observe(event.seconds)
+        if event.first_byte_seconds is not None:
+            self._first_byte.observe(event.first_byte_seconds)
+        if event.generated_tokens:
+            self._tokens.labels("generated").inc(event.generated_tokens)
+        if event.prompt_tokens is not None:
+            self._prompt_error.observe(abs(event.prompt_tokens - event.predicted_prompt_tokens))
+
+    def tier_change(self, change: TierChange) -> None:
+        """Count a change by the tier it led to."""
+        self._transitions.labels(change.backend, int(change.after)).inc()
+
+    def scrape_failed(self, backend: str) -> None:
+        """Count a scrape that gave no gauge."""
+        self._scrape_failures.labels(backend).inc()
+
+    def counted(self, source: str, seconds: float) -> None:
+        """Note who counted a prompt and how long it took."""
+        self._counts.labels(source).inc()
+        self._tokenize.observe(seconds)
+
+    def decided(self, seconds: float) -> None:
+        """Note how long a decision took."""
+        self._decision.observe(seconds)
+
+
+class PoolCollector(Collector):
+    """Reads every backend's state at the moment of a scrape. What is unknown has no sample."""
+
+    def __init__(self, backends: Sequence[Backend], now: Callable[[], float]) -> None:
+        self._backends = backends
+        self._now = now
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: names are checked by the tests, and state may not exist yet."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Every gauge of every backend."""
+        now = self._now()
+        yield from (
+            self._usage(now),
+            self._capacity_tokens(),
+            self._capacity_bytes(),
+            self._per_backend("kvguard_tier", "Tier in force, 0 to 3", lambda b: int(b.tier.tier)),
+            self._demand(now),
+            self._per_backend("kvguard_inflight_requests", "Admitted requests in flight", lambda b: b.ledger.live),
+            self._per_backend("kvguard_inflight_sequences", "Sequences in flight", lambda b: b.ledger.sequences),
+            self._per_backend("kvguard_ledger_blocks", "Blocks held by the ledger", lambda b: b.ledger.held_blocks),
+            self._violations(),
+            self._per_backend(
+                "kvguard_scrape_age_seconds", "Age of the last good gauge", lambda b: b.occupancy.age_seconds(now)
+            ),
+            self._telemetry(now),
+        )
+
+    def _per_backend(self, name: str, text: str, value: Callable[[Backend], float | None]) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=("backend",))
+        for backend in self._backends:
+            known = value(backend)
+            if known is not None:
+                family.add_metric((backend.name,), known)
+        return family
+
+    def _usage(self, now: float) -> Metric:
+        family = GaugeMetricFamily(
+            "kvguard_kv_usage_ratio", "Share of the KV cache in use", labels=("backend", "engine", "kind")
+        )
+        for backend in self._backends:
+            ratios = backend.occupancy.ratios(now)
+            if ratios is None:
+                continue
+            if ratios.observed is not None and backend.occupancy.sample is not None:
+                for engine in backend.occupancy.sample.engines:
+                    family.add_metric((backend.name, engine.engine, "observed"), engine.used_ratio or 0.0)
+            family.add_metric((backend.name, "all", "projected"), ratios.projected)
+            family.add_metric((backend.name, "all", "peak"), ratios.peak)
+        return family
+
+    def _capacity_tokens(self) -> Metric:
+        return self._per_backend("kvguard_kv_capacity_tokens", "Tokens the KV cache holds", _tokens)
+
+    def _capacity_bytes(self) -> Metric:
+        def size(backend: Backend) -> int | None:
+            tokens = _tokens(backend)
+            return tokens * backend.bytes_per_token if tokens and backend.bytes_per_token else None
+
+        return self._per_backend("kvguard_kv_capacity_bytes", "Bytes of the KV cache; needs the model's geometry", size)
+
+    def _demand(self, now: float) -> Metric:
+        return self._per_backend(
+            "kvguard_demand_ratio",
+            "KV cache that everything admitted and lately refused would fill, not clipped at 1",
+            lambda b: b.demand_ratio(now),
+        )
+
+    def _violations(self) -> Metric:
+        family = CounterMetricFamily(
+            "kvguard_ledger_violations", "Ledger entries that did not add up", labels=("backend",)
+        )
+        for backend in self._backends:
+            family.add_metric((backend.name,), backend.ledger.violations)
+        return family
+
+    def _telemetry(self, now: float) -> Metric:
+        family = GaugeMetricFamily(
+            "kvguard_telemetry_state", "1 for the state the gauge is in", labels=("backend", "state")
+        )
+        for backend in self._backends:
+            current = backend.occupancy.telemetry(now)
+            for state in TelemetryState:
+                family.add_metric((backend.name, state.value), float(state is current))
+        return family
+
+
+def _tokens(backend: Backend) -> int | None:
+    capacity = backend.occupancy.capacity
+    return capacity.blocks * capacity.block_size if capacity else None

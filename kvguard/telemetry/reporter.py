@@ -1,0 +1,46 @@
+"""Hands every event to the metrics and the log."""
+
+from kvguard.pool.backend import TierChange
+from kvguard.telemetry.events import DecisionEvent, EndEvent
+from kvguard.telemetry.log import DecisionLog
+from kvguard.telemetry.metrics import Metrics
+
+
+class Reporter:
+    """The one thing the request path and the poller report to."""
+
+    def __init__(self, metrics: Metrics, log: DecisionLog) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def decision(self, event: DecisionEvent) -> None:
+        """A request was admitted, degraded or refused, or its backend failed."""
+        self._metrics.decision(event)
+        self._log.decision(event)
+
+    def end(self, event: EndEvent) -> None:
+        """An admitted request ended."""
+        self._metrics.end(event)
+        self._log.end(event)
+
+    def tier_change(self, change: TierChange) -> None:
+        """A backend's tier changed."""
+        self._metrics.tier_change(change)
+        self._log.tier_change(change)
+
+    def counted(self, source: str, seconds: float) -> None:
+        """A prompt was counted."""
+        self._metrics.counted(source, seconds)
+
+    def decided(self, seconds: float) -> None:
+        """A decision took this long."""
+        self._metrics.decided(seconds)
+
+    def scrape_failed(self, backend: str, *, state: str, detail: str, now: float) -> None:
+        """A scrape gave no gauge."""
+        self._metrics.scrape_failed(backend)
+        self._log.telemetry(backend, state, detail=detail, now=now)
+
+    def scraped(self, backend: str) -> None:
+        """A scrape gave a gauge."""
+        self._log.telemetry_recovered(backend)

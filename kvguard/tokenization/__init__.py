@@ -1,0 +1,1 @@
+"""Prompt -> token count, off the event loop. Knows wire prompts, no policy."""

@@ -1,0 +1,98 @@
+"""A whole kvguard in the test's own event loop, in front of stubs, with time standing still unless told otherwise."""
+
+import contextlib
+import io
+import json
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from kvguard.bootstrap import Service, running
+from kvguard.clock import ManualClock
+from kvguard.pool.backend import Backend
+from kvguard.settings import Settings
+from kvguard.telemetry.log import configure_logging
+from tests.kit.stub import Stub
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class Guard:
+    """A running kvguard, clients for both ports, and everything it logged."""
+
+    service: Service
+    clock: ManualClock
+    client: httpx.AsyncClient
+    admin: httpx.AsyncClient
+    log_stream: io.StringIO
+    scraper: httpx.AsyncClient
+
+    @property
+    def backend(self) -> Backend:
+        return self.service.controller.backends[0]
+
+    @property
+    def logs(self) -> list[dict]:
+        return [json.loads(line) for line in self.log_stream.getvalue().splitlines()]
+
+    async def scrape(self) -> None:
+        """Read every backend's gauge once, now, and let the tiers follow."""
+        for poller in self.service.pollers:
+            await poller.poll(self.scraper)
+        self.service.controller.retier(self.clock.now())
+
+    async def complete(self, prompt: Any = "hi", **fields: Any) -> httpx.Response:
+        """POST /v1/completions."""
+        headers = fields.pop("headers", None)
+        return await self.client.post(COMPLETIONS, json={"model": "tiny", "prompt": prompt, **fields}, headers=headers)
+
+    async def chat(self, content: str = "hi", **fields: Any) -> httpx.Response:
+        """POST /v1/chat/completions."""
+        headers = fields.pop("headers", None)
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}], **fields}
+        return await self.client.post(CHAT, json=body, headers=headers)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """One sample of kvguard's own metrics, None when there is none."""
+        return self.service.registry.get_sample_value(name, labels or None)
+
+    async def advance(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+
+
+def settings_for(*stubs: Stub, **sections: Any) -> Settings:
+    """Settings in front of `stubs`: free ports, no background scrape after the first, the rest as given."""
+    backends = [
+        {"url": stub.url, "name": f"b{number}", **sections.pop("backend", {})} for number, stub in enumerate(stubs)
+    ]
+    listen = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "drain_seconds": 1, **sections.pop("listen", {})}
+    return Settings(backends=backends, listen=listen, **sections)
+
+
+@contextlib.asynccontextmanager
+async def guarding(*stubs: Stub, clock: ManualClock | None = None, **sections: Any) -> AsyncIterator[Guard]:
+    """kvguard in front of `stubs`; `sections` are settings. The first scrape is done when this yields.
+
+    The clock is manual, so the background poller scrapes once and then waits for `advance`.
+    """
+    clock = clock or ManualClock(1000.0)
+    log_stream = io.StringIO()
+    logger = configure_logging("debug", log_stream)
+    settings = settings_for(*stubs, **sections)
+    timeout = httpx.Timeout(20)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with contextlib.AsyncExitStack() as stack:
+        service = await stack.enter_async_context(running(settings, clock=clock, rng=random.Random(7), logger=logger))
+        client, admin, scraper = [
+            await stack.enter_async_context(
+                httpx.AsyncClient(base_url=base, timeout=timeout, limits=limits, trust_env=False)
+            )
+            for base in (f"http://127.0.0.1:{service.port}", f"http://127.0.0.1:{service.admin_port}", "")
+        ]
+        await service.ready.wait()
+        yield Guard(service, clock, client, admin, log_stream, scraper)

@@ -1,0 +1,262 @@
+"""A backend under test control, on raw sockets: it says what the test sets, records what it is asked and who left."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+HEAD_JSON = "content-type: application/json\r\n"
+HEAD_SSE = "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
+
+
+def exposition(
+    *gauges: float, blocks: int | None = 100, block_size: int = 16, name: str = "kv_cache_usage_perc", waiting: int = 0
+) -> str:
+    """A vLLM page with one engine per gauge; `blocks` are usable in each, None leaves the capacity out.
+
+    As vLLM does, every engine's series states the blocks of all engines together, null blocks included.
+    """
+    lines = []
+    engines = max(len(gauges), 1)
+    for engine, gauge in enumerate(gauges):
+        labels = f'engine="{engine}",model_name="tiny"'
+        lines.append(f"vllm:{name}{{{labels}}} {gauge}")
+        lines.append(f"vllm:num_requests_waiting{{{labels}}} {waiting}")
+    if blocks is not None:
+        total = engines * (blocks + 1)
+        lines += [
+            f'vllm:cache_config_info{{block_size="{block_size}",engine="{engine}",num_gpu_blocks="{total}"}} 1'
+            for engine in range(engines)
+        ]
+    return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One request as it reached the backend."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.body)
+
+
+class Call:
+    """A request being answered."""
+
+    def __init__(self, hit: Hit, writer: asyncio.StreamWriter) -> None:
+        self.hit = hit
+        self.writer = writer
+        self.closing = False
+
+    async def raw(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def reply(self, status: int, body: bytes | dict, head: str = HEAD_JSON) -> None:
+        """A whole answer with a length."""
+        body = json.dumps(body).encode() if isinstance(body, dict) else body
+        await self.raw(f"HTTP/1.1 {status} X\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+
+    async def start_stream(self) -> None:
+        await self.raw(f"HTTP/1.1 200 OK\r\n{HEAD_SSE}\r\n".encode())
+
+    async def chunk(self, data: bytes) -> None:
+        await self.raw(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    async def event(self, value: dict | str) -> None:
+        data = value if isinstance(value, str) else json.dumps(value)
+        await self.chunk(f"data: {data}\n\n".encode())
+
+    async def token(self, index: int = 0) -> None:
+        await self.event({"choices": [{"index": index, "text": " x", "finish_reason": None}]})
+
+    async def end_stream(self) -> None:
+        await self.event("[DONE]")
+        await self.raw(b"0\r\n\r\n")
+
+    def reset(self) -> None:
+        """Drop the connection hard."""
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+Behaviour = Callable[[Call], Awaitable[None]]
+
+
+def completion(prompt_tokens: int = 1, completion_tokens: int = 1) -> dict:
+    """A valid answer of either generating route."""
+    return {
+        "id": "x",
+        "object": "text_completion",
+        "model": "tiny",
+        "choices": [{"index": 0, "text": " x", "finish_reason": "length"}],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        },
+    }
+
+
+async def answer_at_once(call: Call) -> None:
+    """A stream of three tokens or a whole answer, as asked."""
+    if not call.hit.json.get("stream"):
+        await call.reply(200, completion())
+        return
+    await call.start_stream()
+    for _ in range(3):
+        await call.token()
+    await call.event({"choices": [], "usage": completion(1, 3)["usage"]})
+    await call.end_stream()
+
+
+@dataclass
+class Stub:
+    """The backend. `answer` serves the generating routes; `tokens` is what /tokenize says."""
+
+    page: str = field(default_factory=lambda: exposition(0.0))
+    answer: Behaviour = answer_at_once
+    scrape: Behaviour | None = None
+    tokens: int = 16
+    context_tokens: int | None = 2048
+    hits: list[Hit] = field(default_factory=list)
+    tokenized: list[Hit] = field(default_factory=list)
+    accepted: int = 0
+    open: int = 0
+    left: int = 0
+    scrapes: int = 0
+    scraping: int = 0
+    most_scraping: int = 0
+    port: int = 0
+    close_after_reply: bool = False
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def until(self, holds: Callable[[], bool], *, seconds: float = 10.0) -> None:
+        """Wait until something the stub counts makes `holds` true."""
+        async with asyncio.timeout(seconds), self.changed:
+            await self.changed.wait_for(holds)
+
+    async def _note(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self.open += 1
+        await self._note()
+        try:
+            while (hit := await _read_hit(reader)) is not None:
+                if not await self._serve_one(hit, reader, writer) or self.close_after_reply:
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+            await self._note()
+
+    async def _serve_one(self, hit: Hit, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; False when the connection is to end. A peer that leaves cancels the answer."""
+        call = Call(hit, writer)
+        working = asyncio.ensure_future(self._route(call))
+        watching = asyncio.ensure_future(_peer_left(reader, writer))
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        gone = not working.done()
+        for task in (working, watching):
+            task.cancel()
+        results = await asyncio.gather(working, watching, return_exceptions=True)
+        if gone:
+            self.left += 1
+            await self._note()
+            return False
+        if isinstance(results[0], ConnectionError):
+            self.left += 1
+            await self._note()
+            return False
+        if isinstance(results[0], Exception):
+            raise results[0]
+        return not call.closing and not writer.transport.is_closing()
+
+    async def _route(self, call: Call) -> None:
+        path = call.hit.target.split("?")[0]
+        if path == "/metrics":
+            await self._serve_metrics(call)
+        elif path == "/v1/models":
+            await call.reply(200, {"data": [{"id": "tiny", "max_model_len": self.context_tokens}]})
+        elif path == "/tokenize":
+            self.tokenized.append(call.hit)
+            await call.reply(200, {"count": self.tokens, "max_model_len": self.context_tokens, "tokens": []})
+        else:
+            self.hits.append(call.hit)
+            await self._note()
+            await self.answer(call)
+
+    async def _serve_metrics(self, call: Call) -> None:
+        self.scrapes += 1
+        self.scraping += 1
+        self.most_scraping = max(self.most_scraping, self.scraping)
+        await self._note()
+        try:
+            if self.scrape is not None:
+                await self.scrape(call)
+            else:
+                await call.reply(200, self.page.encode(), "content-type: text/plain\r\n")
+        finally:
+            self.scraping -= 1
+
+
+async def _read_hit(reader: asyncio.StreamReader) -> Hit | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    method, target, _ = head[0].split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Hit(method, target, headers, body)
+
+
+async def _peer_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Return when the peer has closed; a well-behaved one sends nothing while it waits."""
+    with contextlib.suppress(ConnectionError):
+        while not reader.at_eof() and not writer.transport.is_closing():
+            if not await reader.read(1):
+                return
+
+
+@contextlib.asynccontextmanager
+async def running_stub(stub: Stub | None = None) -> AsyncIterator[Stub]:
+    """A stub listening on a loopback port of its own."""
+    stub = stub or Stub()
+    server = await asyncio.start_server(stub.serve, "127.0.0.1", stub.port, backlog=512)
+    stub.port = server.sockets[0].getsockname()[1]
+    try:
+        yield stub
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def hold(call: Call) -> None:
+    """Take the request and never answer."""
+    await asyncio.Event().wait()
+
+
+async def hold_stream(call: Call) -> None:
+    """Send a stream's head and one token, then nothing."""
+    await call.start_stream()
+    await call.token()
+    await asyncio.Event().wait()

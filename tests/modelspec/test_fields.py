@@ -1,0 +1,84 @@
+"""Typed reading of JSON values: what passes, and how an error reads."""
+
+import pytest
+
+from kvguard.modelspec.fields import Fields, UnsupportedConfig
+
+FIELDS = Fields(
+    {
+        "n": 4,
+        "also_n": 4,
+        "other_n": 5,
+        "zero": 0,
+        "yes": True,
+        "word": "x",
+        "inner": {"n": "no"},
+        "empty": {},
+        "nil": None,
+    }
+)
+
+
+def test_values_come_back_by_type() -> None:
+    """Numbers, flags, strings and objects are handed on unchanged."""
+    assert (FIELDS.whole("n"), FIELDS.flag("yes", default=False), FIELDS.text("word")) == (4, True, "x")
+    assert FIELDS.whole("zero", minimum=0) == 0
+    assert FIELDS.nested("inner") == Fields({"n": "no"}, "inner.")
+
+
+@pytest.mark.parametrize("name", ["nil", "missing"])
+def test_null_is_absent(name: str) -> None:
+    """A null and a missing field read the same."""
+    assert not FIELDS.has(name)
+    assert FIELDS.whole(name) is None
+    assert FIELDS.text(name) is None
+    assert FIELDS.nested(name) is None
+    assert FIELDS.flag(name, default=True)
+
+
+def test_an_empty_object_is_absent() -> None:
+    """An object without fields says nothing."""
+    assert FIELDS.nested("empty") is None
+
+
+@pytest.mark.parametrize("value", [0, -1, 4.0, "4", True, [4], {}])
+def test_a_count_must_be_a_positive_whole_number(value: object) -> None:
+    """Anything but a whole number of at least the minimum is an error with name and value."""
+    with pytest.raises(UnsupportedConfig) as caught:
+        Fields({"n": value}).whole("n")
+    assert str(caught.value) == f"n: expected a whole number of at least 1, got {value!r}"
+    assert caught.value.field == "n"
+
+
+def test_wrong_types_name_field_and_value() -> None:
+    """A flag, a string and an object of another type are errors too; a nested field is named by its path."""
+    with pytest.raises(UnsupportedConfig, match=r"^word: expected true or false, got 'x'$"):
+        FIELDS.flag("word", default=False)
+    with pytest.raises(UnsupportedConfig, match=r"^n: expected a string, got 4$"):
+        FIELDS.text("n")
+    with pytest.raises(UnsupportedConfig, match=r"^n: expected an object, got 4$"):
+        FIELDS.nested("n")
+    with pytest.raises(UnsupportedConfig, match=r"^inner\.n: expected a whole number of at least 1, got 'no'$"):
+        Fields({"n": "no"}, "inner.").whole("n")
+
+
+def test_a_long_value_is_cut() -> None:
+    """An error does not repeat a whole file."""
+    with pytest.raises(UnsupportedConfig) as caught:
+        Fields({"n": "x" * 10_000}).whole("n")
+    assert len(str(caught.value)) < 140
+
+
+def test_names_of_one_meaning_must_agree() -> None:
+    """The same number under two names is fine; two numbers are an error that names both."""
+    assert FIELDS.first_whole(("missing", "n", "also_n")) == 4
+    assert FIELDS.first_whole(("missing", "nil")) is None
+    with pytest.raises(UnsupportedConfig, match=r"^other_n: 5 contradicts n 4$"):
+        FIELDS.first_whole(("n", "other_n"))
+
+
+def test_a_required_number_is_named_when_missing() -> None:
+    """The first of the names stands for all of them."""
+    assert FIELDS.required_whole(("missing", "n")) == 4
+    with pytest.raises(UnsupportedConfig, match=r"^missing: missing$"):
+        FIELDS.required_whole(("missing", "nil"))

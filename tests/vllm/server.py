@@ -1,0 +1,210 @@
+"""A real vLLM, CPU build, started for a test and stopped with everything it started.
+
+Owns the process, its flags and its address. Must not know what is tested. Stdlib and httpx only, so that it also runs
+by itself: `python tests/vllm/server.py --blocks 128 --port 8000`, until SIGINT or SIGTERM.
+"""
+# ruff: noqa: TID251 - runs a real process in real time, with the caller's environment
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL_NAME = "tiny"
+START_SECONDS = 240.0
+STOP_SECONDS = 20.0
+LOG_TAIL_CHARACTERS = 4000
+
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "2",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # opens /reset_prefix_cache
+}
+
+SERIES = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+CONSTANT_LABELS = {"engine", "model_name"}
+
+
+class ServerExitedError(RuntimeError):
+    """vLLM ended, or did not answer in time; the message holds the end of its log."""
+
+
+def vllm_python() -> Path:
+    """The interpreter of the environment `install.sh` makes."""
+    return Path(os.environ.get("KVGUARD_VLLM_VENV", ROOT / ".venv-vllm")) / "bin" / "python"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Series to value. Labels that are the same on every series of one server are left out of the key."""
+    values = {}
+    for match in SERIES.finditer(text):
+        labels = [f'{k}="{v}"' for k, v in LABEL.findall(match["labels"] or "") if k not in CONSTANT_LABELS]
+        key = match["name"] + ("{" + ",".join(labels) + "}" if labels else "")
+        values[key] = float(match["value"])
+    return values
+
+
+class VllmServer:
+    """Serves the model under the name `tiny` between `__enter__` and `__exit__`."""
+
+    def __init__(
+        self,
+        model_dir: Path,
+        *,
+        num_blocks: int = 128,
+        block_size: int = 32,
+        max_model_len: int = 2048,
+        max_num_seqs: int = 64,
+        extra_args: Sequence[str] = (),
+        port: int | None = None,
+        log_path: Path | None = None,
+    ) -> None:
+        self.port = free_port() if port is None else port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log_path = log_path or Path(tempfile.gettempdir()) / f"kvguard-vllm-{self.port}.log"
+        self._command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server"]
+        self._command += ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--load-format", "dummy"]
+        self._command += ["--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager"]
+        self._command += ["--num-gpu-blocks-override", str(num_blocks), "--block-size", str(block_size)]
+        self._command += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs), *extra_args]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Return once the server answers; leave nothing running if it does not."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="kvguard-vllm-")
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **ENVIRONMENT, "TMPDIR": self._scratch.name},  # vLLM leaves its sockets behind
+                start_new_session=True,  # the engine and its workers share a process group of their own
+            )
+        try:
+            self._wait_until_healthy(deadline=time.monotonic() + START_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server's own process group: ask first, kill what is left. A second call does nothing.
+
+        The leader is waited for without being reaped, so its group id cannot pass to another process meanwhile.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return
+        os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while not has_exited(process) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def is_running(self) -> bool:
+        return self._process is not None and not has_exited(self._process)
+
+    def metrics(self) -> dict[str, float]:
+        """One scrape, see `parse_metrics`."""
+        return parse_metrics(self.metrics_text())
+
+    def metrics_text(self) -> str:
+        return httpx.get(f"{self.url}/metrics", timeout=10).raise_for_status().text
+
+    def cache_config(self) -> dict[str, str]:
+        """The labels of `vllm:cache_config_info`."""
+        series = next(key for key in self.metrics() if key.startswith("vllm:cache_config_info{"))
+        return dict(LABEL.findall(series))
+
+    def log_tail(self) -> str:
+        return self.log_path.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
+
+    def _wait_until_healthy(self, *, deadline: float) -> None:
+        with httpx.Client(timeout=5) as client:
+            while time.monotonic() < deadline:
+                if not self.is_running():
+                    raise ServerExitedError(f"vLLM exited while starting:\n{self.log_tail()}")
+                with suppress(httpx.TransportError):
+                    if client.get(f"{self.url}/health").status_code == httpx.codes.OK:
+                        return
+                time.sleep(0.25)
+        raise ServerExitedError(f"vLLM did not answer within {START_SECONDS:.0f} s:\n{self.log_tail()}")
+
+
+def has_exited(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has ended, without reaping it."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=ROOT / ".models" / "tiny")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--blocks", type=int, default=128)
+    parser.add_argument("--block-size", type=int, default=32)
+    parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--log", type=Path)
+    parser.add_argument("extra", nargs="*", help="after `--`: more flags for vLLM")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    server = VllmServer(
+        arguments.model,
+        num_blocks=arguments.blocks,
+        block_size=arguments.block_size,
+        max_model_len=arguments.max_model_len,
+        max_num_seqs=arguments.max_num_seqs,
+        extra_args=arguments.extra,
+        port=arguments.port,
+        log_path=arguments.log,
+    )
+    print(f"starting vLLM, log in {server.log_path}", flush=True)
+    with suppress(KeyboardInterrupt), server:
+        print(f"serving {server.url}", flush=True)
+        while server.is_running():
+            time.sleep(0.5)
+        raise SystemExit(f"vLLM exited:\n{server.log_tail()}")
+
+
+if __name__ == "__main__":
+    main()
