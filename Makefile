@@ -1,12 +1,54 @@
+# Everything needs Python 3.11+ and its package index only, except test-vllm and bench (see docs/development.md).
 PYTHON ?= python3
+BACKEND ?= sim://
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: install
-install: $(VENV)/.installed
+.PHONY: run test lint format docs test-vllm bench-overload clean
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -U "pip>=25.1"
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[tokenizer]' --group test --group lint
+run: $(VENV)/.run
+	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/pytest --cov --cov-report=
+	$(BIN)/coverage report --skip-covered --skip-empty --fail-under=90
+	$(BIN)/coverage report --include='$(PURE)' --fail-under=100 --format=total
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache | tail -n 8
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
+
+# The real engine, in an environment of its own: see tests/vllm/.
+test-vllm: $(VENV)/.dev
+	tests/vllm/install.sh
+	$(BIN)/pytest tests/vllm -m vllm -v
+
+bench-overload: $(VENV)/.dev
+	tests/vllm/install.sh
+	$(BIN)/pip install --quiet --group bench
+	$(BIN)/python -m bench.overload.run $(ARGS)
+
+$(VENV)/.run: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvguard needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -e .
 	touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.run
+	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install -e '.[tokenizer]' --group test --group lint
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-vllm .models build dist

@@ -26,7 +26,7 @@ from kvguard.proxy.app import GENERATING, TrafficApp
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
-from kvguard.server import serving
+from kvguard.server import bind, serving
 from kvguard.settings import BackendSettings, Settings
 from kvguard.simulator.app import create_app
 from kvguard.simulator.config import parse_sim_url
@@ -59,6 +59,8 @@ async def running(
 ) -> AsyncIterator[Service]:
     """Run kvguard while the context lasts. Raises SettingsError when something cannot be built or bound."""
     async with contextlib.AsyncExitStack() as stack:
+        listen = settings.listen
+        listeners = [stack.enter_context(bind(listen.host, port)) for port in (listen.admin_port, listen.port)]
         settings = await _with_simulators(settings, clock, stack)
         registry = CollectorRegistry()
         backends = [_backend(settings, backend) for backend in settings.backends]
@@ -74,11 +76,11 @@ async def running(
         stack.push_async_callback(upstream.close)
         app = _traffic_app(settings, controller, upstream, reporter, clock, stack)
         pollers = _pollers(settings, controller, reporter, clock)
-        ready = await _start(pollers, controller, clock, stack)
-        serve = functools.partial(serving, host=settings.listen.host, drain_seconds=settings.listen.drain_seconds)
+        ready = _start(pollers, controller, clock, stack)
         admin = create_admin(controller, registry, clock.now)
-        admin_port = await stack.enter_async_context(serve(admin, port=settings.listen.admin_port))
-        port = await stack.enter_async_context(serve(app, port=settings.listen.port))
+        serve = functools.partial(serving, drain_seconds=listen.drain_seconds)
+        admin_port = await stack.enter_async_context(serve(admin, listeners[0]))
+        port = await stack.enter_async_context(serve(app, listeners[1]))
         yield Service(
             port=port,
             admin_port=admin_port,
@@ -104,7 +106,7 @@ async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.Asy
     except ValueError as error:
         raise SettingsError([f"backends: {backend.url}: {error}"]) from error
     app = create_app(config, clock)
-    port = await stack.enter_async_context(serving(app, host=LOOPBACK, port=0, drain_seconds=1.0, lifespan=True))
+    port = await stack.enter_async_context(serving(app, bind(LOOPBACK, 0), drain_seconds=1.0, lifespan=True))
     return backend.model_copy(update={"name": backend.label, "url": f"http://{LOOPBACK}:{port}"})
 
 
@@ -168,7 +170,7 @@ def _traffic_app(
     )
     counter = _counter(settings, controller, upstream, clock, stack)
     pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
-    return TrafficApp(pipeline, controller, upstream, clock, policy)
+    return TrafficApp(pipeline, controller, upstream, reporter, clock, policy)
 
 
 def _counter(
@@ -217,11 +219,10 @@ def _pollers(settings: Settings, controller: Controller, reporter: Reporter, clo
     return tuple(pollers)
 
 
-async def _start(
+def _start(
     pollers: Sequence[Poller], controller: Controller, clock: Clock, stack: contextlib.AsyncExitStack
 ) -> asyncio.Event:
     """Scrape in the background; the event is set once every backend has been asked."""
-    tasks = await stack.enter_async_context(asyncio.TaskGroup())
     waiting = set(range(len(pollers)))
     ready = asyncio.Event()
 
@@ -232,6 +233,11 @@ async def _start(
             ready.set()
 
     for number, poller in enumerate(pollers):
-        task = tasks.create_task(poller.run(functools.partial(after_poll, number)))
-        stack.callback(task.cancel)
+        task = asyncio.create_task(poller.run(functools.partial(after_poll, number)))
+        stack.push_async_callback(_cancelled, task)
     return ready
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})

@@ -65,8 +65,12 @@ class Poller:
         timeout = httpx.Timeout(self._policy.timeout_seconds)
         async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as client:
             while True:
-                await self.poll(client)
-                after_poll()
+                try:
+                    await self.poll(client)
+                    after_poll()
+                except Exception as error:  # noqa: BLE001  a page nobody foresaw must not end the scraping
+                    self._backend.occupancy.miss(reached=True)
+                    self._report_failure(type(error).__name__)
                 await self._clock.sleep(self._policy.interval_seconds)
 
     async def poll(self, client: httpx.AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
@@ -33,13 +34,10 @@ class _LoopServer(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: Callable[..., Any], *, host: str, port: int, drain_seconds: float, lifespan: bool = False
+    app: Callable[..., Any], listener: socket.socket, *, drain_seconds: float, lifespan: bool = False
 ) -> AsyncIterator[int]:
-    """Serve `app` while the context lasts; gives the port. Leaving it waits for open answers up to `drain_seconds`.
-
-    Raises SettingsError when the address cannot be had.
-    """
-    listener = _bind(host, port)
+    """Serve `app` while the context lasts; gives the port. Leaving it waits for open answers up to `drain_seconds`."""
+    port: int = listener.getsockname()[1]
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -60,18 +58,24 @@ async def serving(
         if task.done():
             task.result()
             raise SettingsError([f"the server on port {port} did not start"])
-        yield listener.getsockname()[1]
+        yield port
     finally:
         started.cancel()
         server.should_exit = True
         await task
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes any. Raises SettingsError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise SettingsError([f"listen: cannot bind {host}:{port}: {error.strerror or error}"]) from error
+        raise SettingsError(
+            [f"listen: cannot bind {host}:{port}: {os.strerror(error.errno) if error.errno else error}"]
+        ) from error
     listener.setblocking(False)
+    # Connections inherit it. asyncio sets it only on sockets that name their protocol, which this one does not, and an
+    # answer written in two parts would then wait 40 ms for the client's acknowledgement of the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

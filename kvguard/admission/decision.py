@@ -66,9 +66,14 @@ def refuse_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> R
     state = occupancy.telemetry(now)
     if policy.blind is BlindPolicy.CLOSED and state is not TelemetryState.FRESH:
         return _BLIND_REASONS[state]
-    if policy.blind is BlindPolicy.LEDGER and occupancy.capacity is None:
+    if policy.blind is not BlindPolicy.OPEN and occupancy.capacity is None:
         return _BLIND_REASONS.get(state, RejectReason.NO_METRICS)
     return None
+
+
+def passes_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> bool:
+    """Whether everything passes for want of knowledge, whatever the ledger says."""
+    return policy.blind is BlindPolicy.OPEN and occupancy.telemetry(now) is not TelemetryState.FRESH
 
 
 def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> Decision:
@@ -77,8 +82,7 @@ def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPo
     if reason is not None:
         return Reject(tier=base, reason=reason, ratios=None)
     capacity = occupancy.capacity
-    blind = occupancy.telemetry(now) is not TelemetryState.FRESH
-    if capacity is None or (blind and policy.blind is BlindPolicy.OPEN):
+    if capacity is None or passes_blind(occupancy, policy, now):
         return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=occupancy.ratios(now))
     before = occupancy.ratios_of(capacity, now)
     if demand.largest_prompt_blocks(capacity.block_size) > capacity.largest_engine_blocks:

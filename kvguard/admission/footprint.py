@@ -1,8 +1,8 @@
 """What one request asks of the KV cache, in tokens and in the engine's blocks.
 
-A sequence holds whole blocks: `ceil(tokens / block_size)`. Reservations count prompt plus the whole output cap; the
-engine's final use is one token less, because the last sampled token never gets KV (`kv_tokens`), so a reservation is
-never a block short at a boundary.
+A sequence holds whole blocks: `ceil(tokens / block_size)`. Reservations count prompt plus expected output; the
+engine's final use is one token less, because the last sampled token never gets KV (vLLM, TGI and transformers agree),
+so a reservation is never a block short at a boundary.
 """
 
 import enum
@@ -21,11 +21,6 @@ class Trait(enum.Enum):
 def blocks_for(tokens: int, block_size: int) -> int:
     """Whole blocks that hold `tokens` of one sequence."""
     return -(-tokens // block_size)
-
-
-def kv_tokens(*, prompt_tokens: int, generated_tokens: int) -> int:
-    """Tokens with KV after generating: the last sampled token has none (vLLM, TGI and transformers agree)."""
-    return prompt_tokens + max(generated_tokens - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

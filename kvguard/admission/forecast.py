@@ -2,38 +2,40 @@
 
 Sequences grow one token a step in parallel and free everything when they end. With remaining outputs r sorted
 descending, just before sequence i ends the first i sequences are alive and each has grown by r_i, so the peak is
-`max_i sum_{j<=i} ceil((t_j + r_i) / block)`. It is computed exactly, in whole blocks, in O(n log n) comparisons.
+`max_i sum_{j<=i} ceil((t_j + r_i) / block)`. It is computed exactly, in whole blocks. Equal sequences count as one, so
+that a request for many copies costs no more than a request for one.
 """
 
-from bisect import bisect_right, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One sequence from now on: tokens it holds and tokens it may still generate."""
+    """Equal sequences from now on: tokens each holds, tokens each may still generate, and how many they are."""
 
     tokens: int
     remaining: int
+    copies: int = 1
 
 
 def peak_blocks(courses: Iterable[Course], block_size: int) -> int:
     """Most blocks the courses ever hold at once.
 
-    With t = q*b + m and r = p*b + s the term ceil((t + r) / b) is q + p + [m + s > 0] + [m + s > b], so a sorted list
-    of the remainders m answers each step by bisection.
+    With t = q*b + m and r = p*b + s the term ceil((t + r) / b) is q + p + [m + s > 0] + [m + s > b], so the number of
+    sequences alive for each m answers each step.
     """
-    remainders: list[int] = []
-    whole = peak = 0
-    for course in sorted(courses, key=lambda course: -course.remaining):
+    alive_by_remainder = [0] * block_size
+    whole = alive = peak = 0
+    for course in sorted(courses, key=attrgetter("remaining"), reverse=True):
         quotient, remainder = divmod(course.tokens, block_size)
-        whole += quotient
-        insort(remainders, remainder)
-        alive = len(remainders)
+        whole += quotient * course.copies
+        alive += course.copies
+        alive_by_remainder[remainder] += course.copies
         grown, part = divmod(course.remaining, block_size)
-        begun = alive - bisect_right(remainders, -part)
-        crossed = alive - bisect_right(remainders, block_size - part)
+        begun = alive if part else alive - alive_by_remainder[0]
+        crossed = sum(alive_by_remainder[block_size - part + 1 :])
         peak = max(peak, whole + alive * grown + begun + crossed)
     return peak
 

@@ -6,6 +6,7 @@ as a violation instead.
 """
 
 import enum
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,13 +34,11 @@ class Reservation:
     state: ReservationState = ReservationState.LIVE
 
     def courses(self) -> Iterator[Course]:
-        """Every sequence's present and expected future."""
+        """Every prompt's present and expected future, its copies as one."""
         demand = self.demand
         remaining = expected_remaining(produced=self.produced, expected=demand.expected_output, cap=demand.output_cap)
         for prompt_tokens in demand.prompts:
-            course = Course(prompt_tokens + self.produced, remaining)
-            for _ in range(demand.copies):
-                yield course
+            yield Course(prompt_tokens + self.produced, remaining, demand.copies)
 
     def blocks_now(self) -> int:
         """Whole blocks of every sequence's prompt and output so far."""
@@ -49,6 +48,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
+    started_at: float
     at: float
     blocks: int
 
@@ -61,7 +61,7 @@ class Ledger:
 
     def __init__(self, *, remember_seconds: float = 30.0) -> None:
         self._live: dict[int, Reservation] = {}
-        self._ended: list[_Ended] = []
+        self._ended: deque[_Ended] = deque()
         self._remember_seconds = remember_seconds
         self.violations = 0
 
@@ -79,6 +79,13 @@ class Ledger:
         reservation.produced = max(reservation.produced, produced)
         reservation.held_blocks = reservation.blocks_now()
 
+    def recount(self, block_size: int) -> None:
+        """Count in blocks of this size what was entered before the size was known, or before it changed."""
+        for reservation in self._live.values():
+            if reservation.block_size != block_size:
+                reservation.block_size = block_size
+                reservation.held_blocks = reservation.blocks_now()
+
     def end(self, reservation: Reservation, state: ReservationState, *, now: float) -> bool:
         """End a reservation; True only for the first ending."""
         if reservation.state is not ReservationState.LIVE:
@@ -86,13 +93,13 @@ class Ledger:
         reservation.state = state
         del self._live[id(reservation)]
         self._forget(now)
-        self._ended.append(_Ended(now, reservation.held_blocks))
+        self._ended.append(_Ended(reservation.started_at, now, reservation.held_blocks))
         return True
 
     def _forget(self, now: float) -> None:
         horizon = now - self._remember_seconds
-        if self._ended and self._ended[0].at < horizon:
-            self._ended = [ended for ended in self._ended if ended.at >= horizon]
+        while self._ended and self._ended[0].at < horizon:
+            self._ended.popleft()
 
     @property
     def live(self) -> int:
@@ -121,11 +128,11 @@ class Ledger:
         """Blocks held now by reservations that began before `moment`."""
         return sum(r.held_blocks for r in self._live.values() if r.started_at < moment)
 
-    def freed_since(self, moment: float) -> int:
-        """Blocks of reservations that ended at or after `moment`."""
-        return sum(ended.blocks for ended in self._ended if ended.at >= moment)
+    def freed_since(self, moment: float, *, begun_before: float) -> int:
+        """Blocks of reservations that began before `begun_before` and ended at or after `moment`."""
+        return sum(ended.blocks for ended in self._ended if ended.at >= moment and ended.started_at < begun_before)
 
     def courses(self) -> Iterator[Course]:
-        """Every live sequence's present and expected future."""
+        """The present and expected future of everything live."""
         for reservation in self._live.values():
             yield from reservation.courses()

@@ -97,20 +97,24 @@ class Occupancy:
         self._skew_ratio = 0.0
         self._sampled_at: float | None = None
         self._reached_last = False
+        self._gauge_on_last_page = True
 
     def observe(self, sample: UsageSample, *, asked_at: float, now: float) -> None:
         """Take in a scrape that was asked for at `asked_at` and has just been read."""
         self.failures = 0
         self._reached_last = True
         self.capacity = _capacity(sample, self.policy) or self.capacity
-        if not sample.engines or any(engine.used_ratio is None for engine in sample.engines):
+        if self.capacity is not None:
+            self.ledger.recount(self.capacity.block_size)
+        self._gauge_on_last_page = bool(sample.engines) and all(e.used_ratio is not None for e in sample.engines)
+        if not self._gauge_on_last_page:
             return
         self.sample = sample
         self._sampled_at = now
         observed = self._observed_blocks()
         if observed is None:
             return
-        cooling = self.ledger.freed_since(asked_at - self.policy.aftermath_seconds)
+        cooling = self.ledger.freed_since(asked_at - self.policy.aftermath_seconds, begun_before=asked_at)
         self.foreign_blocks = max(0.0, observed - cooling - self.ledger.held_before(asked_at))
         self._skew_ratio = self._skew()
 
@@ -130,7 +134,8 @@ class Occupancy:
             return TelemetryState.FRESH
         if not self._reached_last and (age is None or self.failures >= self.policy.failures_before_unreachable):
             return TelemetryState.UNREACHABLE
-        return TelemetryState.MISSING if age is None or self.failures == 0 else TelemetryState.STALE
+        missing = age is None or (self.failures == 0 and not self._gauge_on_last_page)
+        return TelemetryState.MISSING if missing else TelemetryState.STALE
 
     def ratios(self, now: float, candidate: Demand | None = None) -> Ratios | None:
         """Every signal, with `candidate` added to all but `observed`; None while the capacity is unknown."""
@@ -178,11 +183,10 @@ class Occupancy:
         return fullest - (self._observed_blocks() or 0.0) / self.capacity.blocks
 
     def _waiting(self) -> int:
-        if self.sample is None:
-            return 0
+        engines = () if self.sample is None else self.sample.engines
         return sum(
             engine.waiting or 0 if engine.waiting_for_capacity is None else engine.waiting_for_capacity
-            for engine in self.sample.engines
+            for engine in engines
         )
 
 
@@ -216,4 +220,4 @@ def _courses(candidate: Demand | None) -> list[Course]:
     if candidate is None:
         return []
     remaining = expected_remaining(produced=0, expected=candidate.expected_output, cap=candidate.output_cap)
-    return [Course(tokens, remaining) for tokens in candidate.prompts for _ in range(candidate.copies)]
+    return [Course(tokens, remaining, candidate.copies) for tokens in candidate.prompts]

@@ -40,6 +40,6 @@ def retry_after_seconds(
     needed_blocks: float, *, blocks_per_second: float, policy: RetryPolicy, rng: random.Random
 ) -> float:
     """Seconds until `needed_blocks` are likely free, within bounds, spread by up to `spread` of itself."""
-    wait = policy.max_seconds if blocks_per_second <= 0 else max(needed_blocks, 0.0) / blocks_per_second
+    wait = policy.max_seconds if blocks_per_second <= 0 else needed_blocks / blocks_per_second
     wait = min(max(wait, policy.min_seconds), policy.max_seconds)
-    return min(wait * (1 + policy.spread * rng.random()), policy.max_seconds * (1 + policy.spread))
+    return wait * (1 + policy.spread * rng.random())

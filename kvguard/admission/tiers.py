@@ -70,4 +70,4 @@ def next_tier(state: TierState, ratios: Ratios, policy: TierPolicy, now: float) 
     held = tier_of(ratios, policy, slack=policy.exit_margin)
     if held >= state.tier or now - state.since < policy.min_dwell_seconds:
         return state
-    return TierState(max(held, entered), now)
+    return TierState(held, now)

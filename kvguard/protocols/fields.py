@@ -13,7 +13,7 @@ from kvguard.errors import InvalidRequest
 Fields = dict[str, msgspec.Raw]
 
 _decoder = msgspec.json.Decoder(Fields)
-_INTEGER = re.compile(r"\s*[+-]?\d{1,18}(\.0*)?\s*")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*(\.0+)?\s*")
 _TRUE = frozenset({"true", "1", "on", "yes", "y", "t"})
 _FALSE = frozenset({"false", "0", "off", "no", "n", "f"})
 _INTEGER_LIMIT = 2**53
@@ -54,7 +54,7 @@ def read_int(fields: Fields, name: str) -> int | None:
         return None
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         value = float(value)
-    if isinstance(value, int | float) and value == value and abs(value) < _INTEGER_LIMIT and value == int(value):
+    if isinstance(value, int | float) and abs(value) < _INTEGER_LIMIT and value == int(value):
         return int(value)
     raise InvalidRequest(f"'{name}' must be an integer", param=name)
 
@@ -62,9 +62,9 @@ def read_int(fields: Fields, name: str) -> int | None:
 def read_bool(fields: Fields, name: str) -> bool:
     """A boolean field, False when absent or null."""
     value = decode(fields, name)
-    if value is None or isinstance(value, bool):
+    if value is None or value in (0, 1):
         return bool(value)
-    text = str(value).lower() if isinstance(value, str | int) else ""
+    text = value.lower() if isinstance(value, str) else ""
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
     raise InvalidRequest(f"'{name}' must be true or false", param=name)
@@ -74,3 +74,8 @@ def is_set(fields: Fields, name: str) -> bool:
     """Whether a field is there with a value other than null."""
     raw = fields.get(name)
     return raw is not None and bytes(raw).strip() != b"null"
+
+
+def is_filled(fields: Fields, name: str) -> bool:
+    """Whether a list or an object is there and not empty."""
+    return is_set(fields, name) and bytes(fields[name])[1:-1].strip() != b""

@@ -1,6 +1,6 @@
 """An inference request, as any wire format yields it: what the KV cache needs to know, and how to write it back."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import Degradation, SequenceCut
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, decode, is_set, read_bool, read_int, write_fields
+from kvguard.protocols.fields import Fields, decode, is_filled, is_set, read_bool, read_int, write_fields
 
 MAX_COPIES = 16384  # vLLM's own limit on n
 
@@ -122,8 +122,7 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
 
 
 def _requested_cap(fields: Fields, caps: CapRule) -> int | None:
-    for name in caps.names:
-        cap = read_int(fields, name)
+    for name, cap in [(name, read_int(fields, name)) for name in caps.names]:
         if cap is None:
             continue
         if cap < 1 and not (cap == 0 and read_bool(fields, "echo")):
@@ -134,21 +133,26 @@ def _requested_cap(fields: Fields, caps: CapRule) -> int | None:
 
 def _traits(fields: Fields) -> frozenset[Trait]:
     traits = set()
-    if is_set(fields, "tools") or is_set(fields, "functions"):
+    if is_filled(fields, "tools") or is_filled(fields, "functions"):
         traits.add(Trait.TOOLS)
-    if any(is_set(fields, name) for name in _STRUCTURED):
+    if _asks_for_format(fields) or any(is_set(fields, name) for name in _STRUCTURED):
         traits.add(Trait.STRUCTURED_OUTPUT)
     return frozenset(traits)
 
 
 _STRUCTURED = (
-    "response_format",
     "structured_outputs",
     "guided_json",
     "guided_regex",
     "guided_choice",
     "guided_grammar",
 )
+
+
+def _asks_for_format(fields: Fields) -> bool:
+    """Whether `response_format` asks for anything but the default, plain text."""
+    value = decode(fields, "response_format")
+    return value is not None and not (isinstance(value, dict) and value.get("type") == "text")
 
 
 def _truncated(tokens: int, truncate_to: int | None, context_tokens: int | None) -> int:
@@ -168,57 +172,57 @@ class Rewritten:
 
 def rewrite(request: InferenceRequest, degradation: Degradation) -> Rewritten:
     """The request under `degradation`; the client's own bytes when nothing changes."""
-    edits: dict[str, bytes] = {}
-    changes: list[str] = []
-    for step in (_lower_caps, _cut_sequences):
-        step(request, degradation, _Editor(request.fields, edits, changes).put)
+    edits = [*_lower_caps(request, degradation.output_cap), *_cut_sequences(request, degradation.cut)]
     if not edits:
         return Rewritten(request.body, ())
-    merged = {**request.fields, **{name: msgspec.Raw(value) for name, value in edits.items()}}
-    return Rewritten(write_fields(merged), tuple(changes))
-
-
-Put = Callable[[str, object], None]
+    merged = {**request.fields, **{edit.name: msgspec.Raw(msgspec.json.encode(edit.after)) for edit in edits}}
+    return Rewritten(write_fields(merged), tuple(str(edit) for edit in edits))
 
 
 @dataclass(frozen=True, slots=True)
-class _Editor:
-    fields: Fields
-    edits: dict[str, bytes]
-    changes: list[str]
+class _Edit:
+    """A field set to a lower value; `before` is None where the client left it open."""
 
-    def put(self, name: str, value: object) -> None:
-        """Set a field and note the change."""
-        self.edits[name] = msgspec.json.encode(value)
-        before = bytes(self.fields[name]).decode() if is_set(self.fields, name) else "unset"
-        self.changes.append(f"{name}={before}->{self.edits[name].decode()}")
+    name: str
+    before: int | None
+    after: int
+
+    def __str__(self) -> str:
+        before = "unset" if self.before is None else msgspec.json.encode(self.before).decode()
+        return f"{self.name}={before}->{msgspec.json.encode(self.after).decode()}"
 
 
-def _lower_caps(request: InferenceRequest, degradation: Degradation, put: Put) -> None:
-    cap = degradation.output_cap
+def _lower_caps(request: InferenceRequest, cap: int | None) -> Iterator[_Edit]:
     if cap is None:
         return
     given = [(name, read_int(request.fields, name)) for name in request.caps.names]
     named = [(name, value) for name, value in given if value is not None]
     for name, value in named:
         if value > cap:
-            put(name, cap)
+            yield _Edit(name, value, cap)
     if not named:
         # The oldest of the names is the one every release of the engine knows.
-        put(request.caps.names[-1], cap)
+        yield _Edit(request.caps.names[-1], None, cap)
 
 
-def _cut_sequences(request: InferenceRequest, degradation: Degradation, put: Put) -> None:
-    if degradation.cut is SequenceCut.NONE:
+def _cut_sequences(request: InferenceRequest, cut: SequenceCut) -> Iterator[_Edit]:
+    if cut is SequenceCut.NONE:
         return
-    fields = request.fields
     copies = request.copies
     if request.beams:
-        put("use_beam_search", False)
-    if copies > 1 and (request.beams or degradation.cut is SequenceCut.ALL):
-        put("n", 1)
+        yield _Edit("use_beam_search", True, False)
+    if copies > 1 and (request.beams or cut is SequenceCut.ALL):
+        yield _Edit("n", copies, 1)
         copies = 1
     for name, least in (("num_beams", 1), ("best_of", copies)):
-        value = read_int(fields, name)
+        value = _foreign_int(request.fields, name)
         if value is not None and value > least:
-            put(name, least)
+            yield _Edit(name, value, least)
+
+
+def _foreign_int(fields: Fields, name: str) -> int | None:
+    """An integer field that the engine may not know; it is not for kvguard to refuse anything else there."""
+    try:
+        return read_int(fields, name)
+    except InvalidRequest:
+        return None

@@ -36,7 +36,7 @@ def read_usage(answer: bytes) -> Usage | None:
     """The usage block of one JSON answer or event, None when it carries none."""
     try:
         usage = _answers.decode(answer).usage
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if usage is None:
         return None
@@ -48,26 +48,25 @@ class StreamReader:
 
     def __init__(self) -> None:
         self.events = 0
-        self._carry = b"\n"
-        self._tail = b""
+        # As if an event had just ended.
+        self._tail = b"\n\n"
 
     def feed(self, block: bytes) -> None:
         """Take note of a block; it may begin and end anywhere."""
-        joined = self._carry + block
+        # Enough of what was before to recognise a marker that the block boundary cuts, and no whole marker.
+        joined = self._tail[-(len(_EVENT) - 1) :] + block
         self.events += joined.count(_EVENT)
-        # Enough of the end to recognise a marker that the block boundary cuts, and no whole marker.
-        self._carry = joined[-(len(_EVENT) - 1) :]
         self._tail = (self._tail + block)[-TAIL_BYTES:]
 
     @property
     def at_boundary(self) -> bool:
         """Whether the stream stands between two events, so that another can be appended."""
-        return not self._tail or self._tail.endswith((b"\n\n", b"\r\n\r\n"))
+        return self._tail.endswith((b"\n\n", b"\r\n\r\n"))
 
     @property
     def complete(self) -> bool:
         """Whether the success terminator has passed."""
-        return _DONE in b"\n" + self._tail
+        return _DONE in self._tail
 
     def usage(self) -> Usage | None:
         """The last usage block that passed."""

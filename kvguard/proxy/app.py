@@ -16,6 +16,7 @@ from kvguard.proxy.pipeline import Pipeline, PipelinePolicy, Route
 from kvguard.proxy.refusal import render
 from kvguard.proxy.relay import AnswerCut, Relay
 from kvguard.proxy.upstream import Upstream, UpstreamRequest
+from kvguard.telemetry.reporter import Reporter
 
 GENERATING = {
     route.path: route
@@ -33,11 +34,18 @@ class TrafficApp:
     """Dispatches by path and keeps every exception from the client."""
 
     def __init__(
-        self, pipeline: Pipeline, controller: Controller, upstream: Upstream, clock: Clock, policy: PipelinePolicy
+        self,
+        pipeline: Pipeline,
+        controller: Controller,
+        upstream: Upstream,
+        reporter: Reporter,
+        clock: Clock,
+        policy: PipelinePolicy,
     ) -> None:
         self._pipeline = pipeline
         self._controller = controller
         self._upstream = upstream
+        self._reporter = reporter
         self._clock = clock
         self._policy = policy
 
@@ -54,6 +62,10 @@ class TrafficApp:
         except AnswerCut:
             # Returning without an end makes the server close the connection: the one way left to say it broke.
             return
+        except Exception as error:  # noqa: BLE001  a fault of ours must not show its insides, nor end anything else
+            self._reporter.fault(exchange.request_id, error)
+            if not exchange.started:
+                await exchange.respond(_plain_error(500, "internal_error", "kvguard failed on this request."))
 
     async def _dispatch(self, exchange: Exchange, method: str, path: str) -> None:
         generating = GENERATING.get(path)

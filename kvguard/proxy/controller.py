@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvguard.admission.decision import AdmissionPolicy, Admit, Reject, decide, refuse_blind
+from kvguard.admission.decision import AdmissionPolicy, Admit, Reject, decide, passes_blind, refuse_blind
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Reservation, ReservationState
 from kvguard.admission.occupancy import Ratios, TelemetryState
@@ -81,7 +81,8 @@ class Controller:
         rejects = []
         for backend in self.backends:
             blind = refuse_blind(backend.occupancy, self._policy, now)
-            if blind is None and backend.tier.tier is not Tier.REJECT:
+            full = backend.tier.tier is Tier.REJECT and not passes_blind(backend.occupancy, self._policy, now)
+            if blind is None and not full:
                 return None
             reason = blind or RejectReason.SATURATED
             ratios = backend.occupancy.ratios(now)

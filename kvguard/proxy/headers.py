@@ -28,6 +28,9 @@ _HOP_BY_HOP = frozenset(
 # The client library writes these anew for its own connection.
 _RESTATED = frozenset({b"host", b"content-length", b"expect"})
 
+# Characters no field value may have (RFC 9110, 5.5); the server refuses to send them, so a space takes their place.
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -45,7 +48,8 @@ def to_upstream(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> Head
 def to_client(headers: Iterable[tuple[bytes, bytes]], added: Headers) -> Headers:
     """What of a backend's headers a client sees, with ours added. The server writes `date` itself."""
     names = {name for name, _ in added}
-    return [*_passing(headers, names | {b"date"}), *added]
+    kept = _passing(headers, names | {b"date"})
+    return [*((name, _CONTROL.sub(b" ", value)) for name, value in kept), *added]
 
 
 def _passing(headers: Iterable[tuple[bytes, bytes]], dropped: Iterable[bytes]) -> Headers:

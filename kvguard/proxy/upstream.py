@@ -4,9 +4,10 @@ Nothing is retried once a backend may have begun, with one exception: a *reused*
 response byte was most likely closed by the backend while idle, and the request is sent once more on a fresh one.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Protocol
 
@@ -125,26 +126,27 @@ class AiohttpUpstream:
 
     async def send(self, request: UpstreamRequest) -> AiohttpAnswer:
         """Forward and await the answer's head."""
-        seen = SimpleNamespace(reused=False, queued=False)
+        attempt = _Attempt(self._limits.pool_wait_seconds)
         try:
-            return await self._attempt(self._pooled, request, seen)
+            return await self._attempt(self._pooled, request, attempt)
         except UpstreamBroken:
-            if not seen.reused:
+            if not attempt.reused:
                 raise
-        return await self._attempt(self._fresh, request, SimpleNamespace(reused=False, queued=False))
+        return await self._attempt(self._fresh, request, _Attempt(self._limits.pool_wait_seconds))
 
     async def _attempt(
-        self, session: aiohttp.ClientSession, request: UpstreamRequest, seen: SimpleNamespace
+        self, session: aiohttp.ClientSession, request: UpstreamRequest, attempt: "_Attempt"
     ) -> AiohttpAnswer:
-        with _translated(seen):
-            response = await session.request(
-                request.method,
-                URL(request.base_url + request.target, encoded=True),
-                headers=_decoded(request.headers),
-                data=request.body or None,
-                allow_redirects=False,
-                trace_request_ctx=seen,
-            )
+        with _translated(attempt):
+            async with attempt.patience:
+                response = await session.request(
+                    request.method,
+                    URL(request.base_url + request.target, encoded=True),
+                    headers=_decoded(request.headers),
+                    data=request.body or None,
+                    allow_redirects=False,
+                    trace_request_ctx=attempt,
+                )
         return AiohttpAnswer(response)
 
     async def close(self) -> None:
@@ -153,16 +155,38 @@ class AiohttpUpstream:
         await self._fresh.close()
 
 
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """What aiohttp tells of one attempt. Waiting for a free connection has a deadline of its own, counted from here."""
+
+    pool_wait_seconds: float
+    reused: bool = False
+    queued: bool = False
+    patience: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+    give_up_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.give_up_at = asyncio.get_running_loop().time() + self.pool_wait_seconds
+
+    def queue(self) -> None:
+        self.queued = True
+        self.patience.reschedule(self.give_up_at)
+
+    def unqueue(self) -> None:
+        self.queued = False
+        self.patience.reschedule(None)
+
+
 async def _note_reuse(_session: object, context: SimpleNamespace, _parameters: object) -> None:
     context.trace_request_ctx.reused = True
 
 
 async def _note_queued(_session: object, context: SimpleNamespace, _parameters: object) -> None:
-    context.trace_request_ctx.queued = True
+    context.trace_request_ctx.queue()
 
 
 async def _note_unqueued(_session: object, context: SimpleNamespace, _parameters: object) -> None:
-    context.trace_request_ctx.queued = False
+    context.trace_request_ctx.unqueue()
 
 
 def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
@@ -170,17 +194,17 @@ def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def _translated(seen: SimpleNamespace | None = None) -> Iterator[None]:
+def _translated(attempt: _Attempt | None = None) -> Iterator[None]:
     """aiohttp's exceptions as ours; the messages carry no header, body or address."""
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
-        if seen is not None and seen.queued:
-            raise UpstreamPoolExhausted("every permitted connection is in use") from error
         raise UpstreamUnreachable("connecting took too long") from error
     except aiohttp.ClientConnectorError as error:
         raise UpstreamUnreachable("no connection") from error
     except TimeoutError as error:
+        if attempt is not None and attempt.queued:
+            raise UpstreamPoolExhausted("every permitted connection is in use") from error
         raise UpstreamTimeout("silent for too long") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise UpstreamBroken(type(error).__name__) from error

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import traceback
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -106,6 +107,12 @@ class DecisionLog:
             del self._reminded[key]
         if warned:
             self._write(logging.INFO, "telemetry", backend=backend, state="fresh")
+
+    def fault(self, request_id: str, error: Exception) -> None:
+        """An error of kvguard's own: its type and where, never what it says, which may quote a request."""
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
+        self._write(logging.ERROR, "fault", request_id=request_id, error=type(error).__name__, at=places[-3:])
 
     def _write(self, level: int, event: str, **fields: object) -> None:
         present = {name: value for name, value in fields.items() if value is not None}

@@ -44,3 +44,7 @@ class Reporter:
     def scraped(self, backend: str) -> None:
         """A scrape gave a gauge."""
         self._log.telemetry_recovered(backend)
+
+    def fault(self, request_id: str, error: Exception) -> None:
+        """kvguard itself failed on a request."""
+        self._log.fault(request_id, error)

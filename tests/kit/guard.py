@@ -1,10 +1,11 @@
 """A whole kvguard in the test's own event loop, in front of stubs, with time standing still unless told otherwise."""
 
+import asyncio
 import contextlib
 import io
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,26 @@ class Guard:
         """One sample of kvguard's own metrics, None when there is none."""
         return self.service.registry.get_sample_value(name, labels or None)
 
+    def usage(self, kind: str, engine: str = "all") -> float | None:
+        """One of the occupancy ratios of the first backend, as exported."""
+        return self.metric("kvguard_kv_usage_ratio", backend="b0", engine=engine, kind=kind)
+
+    def telemetry(self) -> str:
+        """The one telemetry state of the first backend that is 1, as exported."""
+        states = ("fresh", "stale", "missing", "unreachable")
+        (current,) = [
+            state for state in states if self.metric("kvguard_telemetry_state", backend="b0", state=state) == 1
+        ]
+        return current
+
     async def advance(self, seconds: float) -> None:
         await self.clock.advance(seconds)
+
+    async def until(self, holds: Callable[[], bool], *, seconds: float = 10.0) -> None:
+        """Let everything run, time standing still, until kvguard's own state makes `holds` true."""
+        async with asyncio.timeout(seconds):
+            while not holds():
+                await self.clock.settle()
 
 
 def settings_for(*stubs: Stub, **sections: Any) -> Settings:

@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 HEAD_JSON = "content-type: application/json\r\n"
@@ -255,8 +255,53 @@ async def hold(call: Call) -> None:
     await asyncio.Event().wait()
 
 
+def hold_until(released: asyncio.Event) -> Behaviour:
+    """Take the request and answer it once `released` is set."""
+
+    async def answer(call: Call) -> None:
+        await released.wait()
+        await answer_at_once(call)
+
+    return answer
+
+
+async def broken(call: Call) -> None:
+    """Answer 500 to whatever was asked."""
+    await call.reply(500, {"error": {"message": "broken"}})
+
+
 async def hold_stream(call: Call) -> None:
     """Send a stream's head and one token, then nothing."""
     await call.start_stream()
     await call.token()
     await asyncio.Event().wait()
+
+
+class Driven:
+    """A behaviour that leaves the answer to the test, which takes each call and says when it is done with it."""
+
+    def __init__(self) -> None:
+        self._calls: asyncio.Queue[Call] = asyncio.Queue()
+        self._done: dict[Call, asyncio.Event] = {}
+
+    async def __call__(self, call: Call) -> None:
+        self._done[call] = asyncio.Event()
+        self._calls.put_nowait(call)
+        await self._done[call].wait()
+
+    async def call(self) -> Call:
+        """The next request that reached the backend."""
+        async with asyncio.timeout(10.0):
+            return await self._calls.get()
+
+    def done(self, call: Call) -> None:
+        """The answer is written; the connection takes the next request."""
+        self._done.pop(call).set()
+
+
+@contextlib.contextmanager
+def refusing_stub() -> Iterator[Stub]:
+    """A backend whose port is taken but refuses every connection."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield Stub(port=taken.getsockname()[1])

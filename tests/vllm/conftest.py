@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.vllm.server import ROOT, VllmServer, vllm_python
+from tests.vllm.server import ROOT, VllmServer, last_cpu, vllm_python
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -32,9 +32,9 @@ def vllm_model() -> Path:
 
 @pytest.fixture(scope="session")
 def vllm_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """128 blocks of 32 tokens, so that a few long requests fill the cache."""
+    """128 blocks of 32 tokens, so that a few long requests fill the cache, on a core of its own."""
     log_path = tmp_path_factory.mktemp("vllm") / "server.log"
-    with VllmServer(vllm_model, num_blocks=128, block_size=32, log_path=log_path) as server:
+    with VllmServer(vllm_model, num_blocks=128, block_size=32, engine_cpus=last_cpu(), log_path=log_path) as server:
         yield server
 
 

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +40,7 @@ ENVIRONMENT = {
 SERIES = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 CONSTANT_LABELS = {"engine", "model_name"}
+ERROR_LINE = re.compile(r"^\w+Error: .*$", re.MULTILINE)
 
 
 class ServerExitedError(RuntimeError):
@@ -67,7 +69,11 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 
 class VllmServer:
-    """Serves the model under the name `tiny` between `__enter__` and `__exit__`."""
+    """Serves the model under the name `tiny` between `__enter__` and `__exit__`.
+
+    vLLM's processes spin while they wait for each other. On a machine of few cores they then keep everyone else from
+    running for up to two seconds at a time, which a test sees as latency; `engine_cpus` keeps them on those cores.
+    """
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class VllmServer:
         max_model_len: int = 2048,
         max_num_seqs: int = 64,
         extra_args: Sequence[str] = (),
+        engine_cpus: AbstractSet[int] | None = None,
         port: int | None = None,
         log_path: Path | None = None,
     ) -> None:
@@ -89,6 +96,11 @@ class VllmServer:
         self._command += ["--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager"]
         self._command += ["--num-gpu-blocks-override", str(num_blocks), "--block-size", str(block_size)]
         self._command += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs), *extra_args]
+        self._environment = {**os.environ, **ENVIRONMENT}
+        self._engine_cpus = engine_cpus
+        if engine_cpus:
+            self._environment["OMP_NUM_THREADS"] = str(len(engine_cpus))
+        self._client = httpx.Client(base_url=self.url, timeout=10)
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
@@ -110,10 +122,12 @@ class VllmServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **ENVIRONMENT, "TMPDIR": self._scratch.name},  # vLLM leaves its sockets behind
+                env={**self._environment, "TMPDIR": self._scratch.name},  # vLLM leaves its sockets behind
                 start_new_session=True,  # the engine and its workers share a process group of their own
             )
         try:
+            if self._engine_cpus:
+                os.sched_setaffinity(self._process.pid, self._engine_cpus)  # what it starts inherits this
             self._wait_until_healthy(deadline=time.monotonic() + START_SECONDS)
         except BaseException:
             self.stop()
@@ -135,6 +149,7 @@ class VllmServer:
         process.wait()
         if self._scratch is not None:
             self._scratch.cleanup()
+        self._client.close()
 
     def is_running(self) -> bool:
         return self._process is not None and not has_exited(self._process)
@@ -144,7 +159,7 @@ class VllmServer:
         return parse_metrics(self.metrics_text())
 
     def metrics_text(self) -> str:
-        return httpx.get(f"{self.url}/metrics", timeout=10).raise_for_status().text
+        return self._client.get("/metrics").raise_for_status().text
 
     def cache_config(self) -> dict[str, str]:
         """The labels of `vllm:cache_config_info`."""
@@ -152,18 +167,24 @@ class VllmServer:
         return dict(LABEL.findall(series))
 
     def log_tail(self) -> str:
-        return self.log_path.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
+        """The errors named anywhere in the log, then its end: the cause comes long before the last traceback."""
+        text = self.log_path.read_text(errors="replace")
+        return "\n".join([*ERROR_LINE.findall(text), "...", text[-LOG_TAIL_CHARACTERS:]])
 
     def _wait_until_healthy(self, *, deadline: float) -> None:
-        with httpx.Client(timeout=5) as client:
-            while time.monotonic() < deadline:
-                if not self.is_running():
-                    raise ServerExitedError(f"vLLM exited while starting:\n{self.log_tail()}")
-                with suppress(httpx.TransportError):
-                    if client.get(f"{self.url}/health").status_code == httpx.codes.OK:
-                        return
-                time.sleep(0.25)
+        while time.monotonic() < deadline:
+            if not self.is_running():
+                raise ServerExitedError(f"vLLM exited while starting:\n{self.log_tail()}")
+            with suppress(httpx.TransportError):
+                if self._client.get("/health").status_code == httpx.codes.OK:
+                    return
+            time.sleep(0.25)
         raise ServerExitedError(f"vLLM did not answer within {START_SECONDS:.0f} s:\n{self.log_tail()}")
+
+
+def last_cpu() -> frozenset[int]:
+    """One core for the engine, which leaves the others to a proxy and its clients."""
+    return frozenset({max(os.sched_getaffinity(0))})
 
 
 def has_exited(process: subprocess.Popen[bytes]) -> bool:
@@ -179,6 +200,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--cpu", type=int, action="append", help="keep vLLM on this core; may be repeated")
     parser.add_argument("--log", type=Path)
     parser.add_argument("extra", nargs="*", help="after `--`: more flags for vLLM")
     return parser.parse_args()
@@ -195,6 +217,7 @@ def main() -> None:
         max_model_len=arguments.max_model_len,
         max_num_seqs=arguments.max_num_seqs,
         extra_args=arguments.extra,
+        engine_cpus=frozenset(arguments.cpu or ()),
         port=arguments.port,
         log_path=arguments.log,
     )

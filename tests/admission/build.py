@@ -1,0 +1,56 @@
+"""Admission values for tests: a demand, an occupancy at a given load, and strategies over both."""
+
+from hypothesis import strategies as st
+
+from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.ledger import Ledger
+from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
+from kvguard.admission.usage import EngineUsage, UsageSample
+
+BLOCK = 16
+
+
+def demand(*prompts: int, cap: int | None = 16, expected: int | None = None, **fields: object) -> Demand:
+    """A demand for its whole cap, unless `expected` says otherwise; 512 where no cap is known."""
+    if expected is None:
+        expected = 512 if cap is None else cap
+    return Demand(prompts=prompts or (16,), output_cap=cap, expected_output=expected, **fields)
+
+
+def engine(used_ratio: float | None, *, blocks: int | None = 100, name: str = "0", **fields: object) -> EngineUsage:
+    return EngineUsage(
+        engine=name, capacity_blocks=blocks, block_size=BLOCK if blocks else None, used_ratio=used_ratio, **fields
+    )
+
+
+def sample(*ratios: float | None, blocks: int | None = 100, **fields: object) -> UsageSample:
+    """One engine of 100 blocks for each ratio."""
+    return UsageSample(
+        engines=tuple(engine(ratio, blocks=blocks, name=str(n), **fields) for n, ratio in enumerate(ratios))
+    )
+
+
+def occupancy(
+    foreign_ratio: float = 0.0, *held: Demand, blocks: int = 100, now: float = 0.0, waiting: int = 0, **policy: object
+) -> Occupancy:
+    """A backend scraped at `now` with so much foreign load, and these demands reserved since."""
+    built = Occupancy(OccupancyPolicy(**policy), Ledger())
+    built.observe(sample(foreign_ratio, blocks=blocks, waiting=waiting), asked_at=now, now=now)
+    for one in held:
+        built.ledger.reserve(one, block_size=BLOCK, now=now)
+    return built
+
+
+@st.composite
+def demands(draw: st.DrawFn, *, largest: int = 400) -> Demand:
+    """Any demand a parser can make, small enough to matter to a hundred blocks."""
+    cap = draw(st.none() | st.integers(1, largest))
+    return Demand(
+        prompts=tuple(draw(st.lists(st.integers(0, largest), min_size=1, max_size=3))),
+        copies=draw(st.integers(1, 3)),
+        output_cap=cap,
+        expected_output=draw(st.integers(0, largest if cap is None else cap)),
+        min_tokens=draw(st.sampled_from((0, 1, 50))),
+        beams=draw(st.booleans()),
+        traits=draw(st.frozensets(st.sampled_from(list(Trait)), max_size=1)),
+    )

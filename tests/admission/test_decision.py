@@ -1,0 +1,417 @@
+"""Admit, degrade or refuse: one candidate, one backend, one moment."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, decide, passes_blind, refuse_blind
+from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.ledger import Ledger
+from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
+from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier, TierPolicy, tier_of
+from kvguard.admission.usage import UsageSample
+from tests.admission.build import BLOCK, demand, demands, engine, occupancy, sample
+from tests.kit.properties import deterministic
+
+NORMAL, TRIM, RESTRICT, REJECT = Tier
+POLICY = AdmissionPolicy(tiers=TierPolicy(), degrade=DegradePolicy())
+OPTED_OUT = frozenset({Trait.OPTED_OUT})
+
+
+def decided(
+    asked: Demand, load: Occupancy, base: Tier | None = None, policy: AdmissionPolicy = POLICY, now: float = 0.0
+) -> Admit | Reject:
+    """The decision with the tier in force that the load itself makes, unless one is given."""
+    if base is None:
+        ratios = load.ratios(now)
+        base = NORMAL if ratios is None else tier_of(ratios, policy.tiers)
+    return decide(asked, base, load, policy, now)
+
+
+def admitted(asked: Demand, load: Occupancy, base: Tier | None = None, policy: AdmissionPolicy = POLICY) -> Admit:
+    decision = decided(asked, load, base, policy)
+    assert isinstance(decision, Admit)
+    return decision
+
+
+def refused(asked: Demand, load: Occupancy, base: Tier | None = None, policy: AdmissionPolicy = POLICY) -> Reject:
+    decision = decided(asked, load, base, policy)
+    assert isinstance(decision, Reject)
+    return decision
+
+
+# Tiers
+
+
+@pytest.mark.parametrize(
+    ("foreign", "prompt", "tier", "cap"),
+    [
+        # One block of prompt and of output each; the tier is that of the prompt held on top of the load.
+        (0.0, 16, NORMAL, None),
+        (0.68, 16, NORMAL, None),
+        (0.69, 16, TRIM, 8),
+        (0.70, 16, TRIM, 8),
+        (0.83, 16, TRIM, 8),
+        (0.84, 16, RESTRICT, 8),
+        (0.85, 16, RESTRICT, 8),
+        (0.92, 16, RESTRICT, 8),
+        # A candidate of its own causes a tier on an empty engine.
+        (0.0, 69 * 16, NORMAL, None),
+        (0.0, 70 * 16, TRIM, 8),
+        (0.0, 84 * 16, TRIM, 8),
+        (0.0, 85 * 16, RESTRICT, 8),
+    ],
+)
+def test_the_level_is_that_of_the_load_with_the_candidate(
+    foreign: float, prompt: int, tier: Tier, cap: int | None
+) -> None:
+    """A step below a threshold nothing is taken; at it the tier's degradations apply to this very request."""
+    policy = replace(POLICY, degrade=DegradePolicy(floor_tokens=1))
+    decision = admitted(demand(prompt, cap=16), occupancy(foreign), policy=policy)
+    assert decision.tier is tier
+    assert decision.degradation.output_cap == cap
+    assert decision.demand.expected_output == (16 if cap is None else cap)
+
+
+@pytest.mark.parametrize(
+    ("base", "tier", "degradation"),
+    [
+        (NORMAL, NORMAL, Degradation()),
+        (TRIM, TRIM, Degradation(output_cap=512)),
+        (RESTRICT, RESTRICT, Degradation(output_cap=512, cut=SequenceCut.BEAMS)),
+    ],
+)
+def test_the_tier_in_force_counts_on_an_empty_engine(base: Tier, tier: Tier, degradation: Degradation) -> None:
+    """Hysteresis has kept a tier: it applies even where the load alone would not enter it."""
+    decision = admitted(demand(16, cap=1024), occupancy(blocks=1000), base)
+    assert (decision.tier, decision.degradation) == (tier, degradation)
+    assert decision.demand.output_cap == (1024 if base is NORMAL else 512)
+
+
+def test_in_reject_everything_is_refused() -> None:
+    """The tier in force is enough, even on an engine that has emptied since."""
+    decision = refused(demand(1, cap=1), occupancy(), REJECT)
+    assert (decision.tier, decision.reason) == (REJECT, RejectReason.SATURATED)
+    # One block of a hundred, 94 below the threshold: nothing has to come free but the tier.
+    assert decision.needed_blocks == pytest.approx(-94)
+
+
+# At the edge of REJECT
+
+
+@pytest.mark.parametrize(
+    ("foreign", "asked", "cap"),
+    [
+        # 94 of 100 blocks is the most that stays below 95 %.
+        (0.92, demand(16, cap=16), 16),
+        (0.93, demand(16, cap=16), None),
+        (0.80, demand(16, cap=208), 208),
+        # One block less: the cap is lowered to exactly what fits, down to the floor of 64.
+        (0.80, demand(16, cap=209), 208),
+        (0.80, demand(16, cap=1000), 208),
+        (0.80, demand(1, cap=1000), 223),
+        (0.88, demand(16, cap=1000), 80),
+        (0.89, demand(16, cap=1000), 64),
+        (0.90, demand(16, cap=1000), None),
+        # A floor of its own.
+        (0.88, demand(16, cap=1000, min_tokens=80), 80),
+        (0.88, demand(16, cap=1000, min_tokens=81), None),
+        # No cap known: what is expected counts, and what fits becomes the cap.
+        (0.80, demand(16, cap=None, expected=512), 208),
+        # Every prompt and copy: 2 x (1 + 2) blocks at 16..32 tokens of output.
+        (0.80, demand(16, cap=1000, copies=2), 96),
+        # It may not be trimmed.
+        (0.80, demand(16, cap=209, traits=OPTED_OUT), None),
+        (0.80, demand(16, cap=208, traits=OPTED_OUT), 208),
+        (0.80, demand(16, cap=209, traits=frozenset({Trait.TOOLS})), None),
+    ],
+)
+def test_the_largest_cap_that_fits(foreign: float, asked: Demand, cap: int | None) -> None:
+    """Below REJECT a request passes; at it the cap falls to what fits; where not even the floor fits it is refused."""
+    policy = replace(POLICY, degrade=DegradePolicy(trim_factor=1.0, max_output_tokens=100_000))
+    decision = decided(asked, occupancy(foreign), NORMAL, policy)
+    if cap is None:
+        assert isinstance(decision, Reject)
+        assert (decision.tier, decision.reason) == (REJECT, RejectReason.SATURATED)
+        assert decision.needed_blocks >= 0
+    else:
+        assert isinstance(decision, Admit)
+        assert decision.demand.expected_output == cap
+        assert decision.degradation.output_cap == (None if cap == asked.output_cap else cap)
+
+
+def test_a_request_that_only_fits_below_its_trimmed_cap_has_reached_the_last_tier() -> None:
+    """It is admitted as far as it fits, and its tier says that it would have crossed REJECT."""
+    decision = admitted(demand(16, cap=1000, copies=4, beams=True), occupancy(0.88), NORMAL)
+    assert decision.tier is REJECT
+    assert decision.degradation == Degradation(output_cap=80, cut=SequenceCut.BEAMS)
+    assert decision.demand == demand(16, cap=80)
+
+
+def test_fewer_sequences_may_be_enough() -> None:
+    """Four beams do not fit, one does: with its trimmed cap, not with less."""
+    decision = admitted(demand(160, cap=160, copies=4, beams=True), occupancy(0.5), NORMAL)
+    assert decision.degradation == Degradation(output_cap=80, cut=SequenceCut.BEAMS)
+    assert decision.demand == demand(160, cap=80)
+
+
+def test_a_refusal_says_how_many_blocks_it_lacks() -> None:
+    """The blocks above the threshold that the degraded candidate would take."""
+    decision = refused(demand(160, cap=160), occupancy(0.9))
+    # Ten blocks of prompt and five of the trimmed answer on top of ninety.
+    assert decision.needed_blocks == pytest.approx(90 + 15 - 95)
+    assert decision.ratios == occupancy(0.9).ratios(0.0)
+
+
+def test_a_burst_is_stopped_by_the_ledger() -> None:
+    """With the gauge frozen at zero, requests of two blocks pass until the next would reach 95 of 100."""
+    load = occupancy()
+    decisions = []
+    for _ in range(60):
+        decision = decided(demand(16, cap=16), load)
+        decisions.append(isinstance(decision, Admit))
+        if isinstance(decision, Admit):
+            load.ledger.reserve(decision.demand, block_size=BLOCK, now=0.0)
+    assert decisions == [True] * 47 + [False] * 13
+
+
+def test_a_decision_changes_nothing() -> None:
+    """Deciding twice gives the same and reserves nothing."""
+    load = occupancy(0.5, demand(160, cap=160))
+    first = decided(demand(16, cap=1000), load)
+    assert decided(demand(16, cap=1000), load) == first
+    assert load.ledger.live == 1
+
+
+# Never and idle
+
+
+@pytest.mark.parametrize(
+    ("asked", "base", "reason"),
+    [
+        (demand(100 * 16 + 1, cap=1), NORMAL, RejectReason.TOO_LARGE),
+        (demand(1, 100 * 16 + 1, cap=1), NORMAL, RejectReason.TOO_LARGE),
+        # It will not fit later either: that is said even while everything is refused.
+        (demand(100 * 16 + 1, cap=1), REJECT, RejectReason.TOO_LARGE),
+        (demand(100 * 16, cap=1), REJECT, RejectReason.SATURATED),
+    ],
+)
+def test_a_prompt_larger_than_the_cache(asked: Demand, base: Tier, reason: RejectReason) -> None:
+    """One block more than an empty engine has can never run; the whole of it can."""
+    assert refused(asked, occupancy(), base).reason is reason
+
+
+def test_a_prompt_must_fit_one_engine_of_several() -> None:
+    """Two engines of 100 blocks hold no prompt of 101."""
+    load = occupancy()
+    load.observe(UsageSample(engines=(engine(0.0), engine(0.0, name="1"))), asked_at=0.0, now=0.0)
+    assert refused(demand(100 * 16 + 1, cap=1), load).reason is RejectReason.TOO_LARGE
+    assert isinstance(decided(demand(100 * 16, cap=1), load), Admit)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cap", "copies"),
+    [
+        (demand(100 * 16, cap=1000), 64, 1),
+        (demand(100 * 16, cap=None, expected=512), 64, 1),
+        (demand(100 * 16, cap=64), 64, 1),
+        (demand(100 * 16, cap=1000, traits=OPTED_OUT), 1000, 1),
+        (demand(90 * 16, cap=1000, copies=4, beams=True), 64, 1),
+        (demand(90 * 16, cap=1000, copies=4), 64, 4),
+    ],
+)
+def test_an_idle_engine_takes_whatever_can_run(asked: Demand, cap: int, copies: int) -> None:
+    """What not even its floor brings below REJECT is admitted alone, at its floor if it has one."""
+    decision = admitted(asked, occupancy())
+    assert (decision.demand.output_cap, decision.demand.copies) == (cap, copies)
+    assert decision.degradation.output_cap == (None if cap == asked.output_cap else cap)
+
+
+@pytest.mark.parametrize("load", [occupancy(0.01), occupancy(0.0, demand(1, cap=1))])
+def test_an_engine_that_runs_anything_is_not_idle(load: Occupancy) -> None:
+    """A block of foreign load or the smallest reservation, and the same request is refused."""
+    assert refused(demand(100 * 16, cap=1000), load).reason is RejectReason.SATURATED
+
+
+# Blind
+
+
+def never_scraped() -> Occupancy:
+    return Occupancy(OccupancyPolicy(), Ledger())
+
+
+def answering_without_a_gauge() -> Occupancy:
+    built = never_scraped()
+    built.observe(sample(None), asked_at=0.0, now=0.0)
+    return built
+
+
+def gauge_without_capacity() -> Occupancy:
+    built = never_scraped()
+    built.observe(sample(0.5, blocks=None), asked_at=0.0, now=0.0)
+    return built
+
+
+def stale() -> Occupancy:
+    return occupancy(0.5, now=-100.0)
+
+
+LEDGER, OPEN, CLOSED = BlindPolicy
+SATURATED = RejectReason.SATURATED
+
+
+@pytest.mark.parametrize(
+    ("load", "blind", "reason"),
+    [
+        (occupancy(0.5), LEDGER, None),
+        (occupancy(0.5), OPEN, None),
+        (occupancy(0.5), CLOSED, None),
+        (stale(), LEDGER, None),
+        (stale(), OPEN, None),
+        (stale(), CLOSED, RejectReason.STALE_METRICS),
+        (answering_without_a_gauge(), LEDGER, None),
+        (answering_without_a_gauge(), OPEN, None),
+        (answering_without_a_gauge(), CLOSED, RejectReason.NO_METRICS),
+        (never_scraped(), LEDGER, RejectReason.BACKEND_UNREACHABLE),
+        (never_scraped(), OPEN, None),
+        (never_scraped(), CLOSED, RejectReason.BACKEND_UNREACHABLE),
+        (gauge_without_capacity(), LEDGER, RejectReason.NO_METRICS),
+        (gauge_without_capacity(), OPEN, None),
+        (gauge_without_capacity(), CLOSED, RejectReason.NO_METRICS),
+    ],
+)
+def test_deciding_blind(load: Occupancy, blind: BlindPolicy, reason: RejectReason | None) -> None:
+    """LEDGER needs a capacity, CLOSED a fresh gauge as well, OPEN nothing; the reason says what is not known."""
+    policy = replace(POLICY, blind=blind)
+    assert refuse_blind(load, policy, 0.0) is reason
+    decision = decided(demand(16, cap=16), load, NORMAL, policy)
+    if reason is None:
+        assert isinstance(decision, Admit)
+    else:
+        assert decision == Reject(tier=NORMAL, reason=reason, ratios=None)
+
+
+@pytest.mark.parametrize(
+    ("load", "blind", "passes"),
+    [
+        (occupancy(0.5), OPEN, False),
+        (stale(), OPEN, True),
+        (stale(), LEDGER, False),
+        (stale(), CLOSED, False),
+        (never_scraped(), OPEN, True),
+        (gauge_without_capacity(), OPEN, False),
+    ],
+)
+def test_only_an_open_door_lets_everything_pass(load: Occupancy, blind: BlindPolicy, passes: bool) -> None:
+    """Without a fresh gauge and with OPEN, and never otherwise."""
+    assert passes_blind(load, replace(POLICY, blind=blind), 0.0) is passes
+
+
+@pytest.mark.parametrize("blind", [never_scraped, gauge_without_capacity, stale])
+def test_an_open_door_changes_nothing(blind: Callable[[], Occupancy]) -> None:
+    """Blind and OPEN: the request passes as it came, whatever the tier in force and the ledger say."""
+    load = blind()
+    load.ledger.reserve(demand(100 * 16, cap=16), block_size=BLOCK, now=0.0)
+    asked = demand(16, cap=1024, copies=4, beams=True)
+    decision = admitted(asked, load, REJECT, replace(POLICY, blind=OPEN))
+    assert decision == Admit(tier=NORMAL, demand=asked, degradation=Degradation(), ratios=load.ratios(0.0))
+
+
+def test_a_stale_gauge_leaves_the_ledger_in_charge() -> None:
+    """Under LEDGER what kvguard itself has admitted still fills the cache."""
+    load = stale()
+    load.ledger.reserve(demand(94 * 16, cap=1, expected=0), block_size=BLOCK, now=0.0)
+    assert refused(demand(16, cap=16), load).reason is RejectReason.SATURATED
+
+
+# Properties
+
+degrade_policies = st.builds(
+    DegradePolicy,
+    trim_factor=st.floats(0.01, 1),
+    max_output_tokens=st.integers(64, 300),
+    floor_tokens=st.integers(1, 64),
+    collapse_n=st.booleans(),
+)
+held = st.lists(demands(), max_size=4)
+
+
+@deterministic
+@given(
+    asked=demands(largest=1000),
+    common=held,
+    more=held,
+    foreign=st.tuples(st.floats(0, 1.1), st.floats(0, 1.1)),
+    bases=st.tuples(st.sampled_from(Tier), st.sampled_from(Tier)),
+    degrade_policy=degrade_policies,
+)
+def test_more_load_never_admits_more(
+    asked: Demand,
+    common: list[Demand],
+    more: list[Demand],
+    foreign: tuple[float, float],
+    bases: tuple[Tier, Tier],
+    degrade_policy: DegradePolicy,
+) -> None:
+    """Refused at a load is refused at any higher; admitted at both, the higher load takes at least as much from it."""
+    policy = replace(POLICY, degrade=degrade_policy)
+    low, high = (
+        decide(asked, base, occupancy(ratio, *running), policy, 0.0)
+        for base, ratio, running in zip(sorted(bases), sorted(foreign), (common, common + more), strict=True)
+    )
+    if isinstance(low, Reject):
+        assert isinstance(high, Reject)
+    elif isinstance(high, Admit):
+        assert low.tier <= high.tier
+        assert low.demand.sequences >= high.demand.sequences
+        assert low.demand.expected_output >= high.demand.expected_output
+        caps = [decision.degradation.output_cap for decision in (low, high)]
+        assert caps[0] is None or (caps[1] is not None and caps[0] >= caps[1])
+
+
+@deterministic
+@given(
+    asked=demands(largest=1000),
+    running=held,
+    foreign=st.floats(0, 1.1),
+    base=st.sampled_from(Tier),
+    degrade_policy=degrade_policies,
+)
+def test_what_is_admitted_fits(
+    asked: Demand, running: list[Demand], foreign: float, base: Tier, degrade_policy: DegradePolicy
+) -> None:
+    """Below REJECT with the candidate as degraded, or alone on an idle engine; never under REJECT; never enlarged."""
+    policy, load = replace(POLICY, degrade=degrade_policy), occupancy(foreign, *running)
+    decision = decide(asked, base, load, policy, 0.0)
+    if isinstance(decision, Reject):
+        return
+    ratios = load.ratios(0.0, decision.demand)
+    assert ratios is not None
+    assert base is not REJECT
+    assert load.idle() or policy.tiers.reject.ratio(ratios) < policy.tiers.reject.enter
+    assert decision.tier >= base
+    assert decision.demand.prompts == asked.prompts
+    assert decision.demand.reserved_blocks(BLOCK) <= asked.reserved_blocks(BLOCK)
+    cap = decision.degradation.output_cap
+    assert decision.demand.output_cap == (asked.output_cap if cap is None else cap)
+    assert cap is None or cap >= max(asked.min_tokens, degrade_policy.floor_tokens)
+
+
+@deterministic
+@given(asked=demands(largest=1000), running=held, foreign=st.floats(0, 1.1))
+def test_no_larger_cap_would_fit(asked: Demand, running: list[Demand], foreign: float) -> None:
+    """A cap lowered below its trimmed value is the largest that stays below REJECT."""
+    policy, load = replace(POLICY, degrade=DegradePolicy(trim_factor=1.0)), occupancy(foreign, *running)
+    decision = decide(asked, NORMAL, load, policy, 0.0)
+    if isinstance(decision, Reject) or decision.tier is not REJECT or load.idle():
+        return
+    cap = decision.degradation.output_cap
+    if cap is not None and cap < min(asked.expected_output, 512):
+        ratios = load.ratios(0.0, replace(decision.demand, output_cap=cap + 1, expected_output=cap + 1))
+        assert ratios is not None
+        assert policy.tiers.reject.ratio(ratios) >= policy.tiers.reject.enter

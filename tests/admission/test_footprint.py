@@ -1,0 +1,105 @@
+"""Tokens to blocks, one sequence and many."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.footprint import Demand, blocks_for
+from tests.admission.build import demand, demands
+from tests.kit.properties import deterministic
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block_size", "blocks"),
+    [
+        (0, 16, 0),
+        (1, 16, 1),
+        (15, 16, 1),
+        (16, 16, 1),
+        (17, 16, 2),
+        (31, 16, 2),
+        (32, 16, 2),
+        (33, 16, 3),
+        (5, 1, 5),
+        (1000 + 25, 128, 9),
+        (1000 + 24, 128, 8),
+        (1000 + 23, 128, 8),
+    ],
+)
+def test_a_sequence_holds_whole_blocks(tokens: int, block_size: int, blocks: int) -> None:
+    """A started block counts whole, and a full one is not yet two."""
+    assert blocks_for(tokens, block_size) == blocks
+
+
+@pytest.mark.parametrize(("prompt", "output", "blocks"), [(16, 17, 3), (1, 16, 2), (17, 16, 3), (33, 100, 9)])
+def test_a_reservation_is_prompt_plus_expected_output(prompt: int, output: int, blocks: int) -> None:
+    """Prompt and output share their blocks: they are added before they are rounded."""
+    assert demand(prompt, cap=output).reserved_blocks(16) == blocks
+
+
+@pytest.mark.parametrize(
+    ("prompts", "copies", "cap", "sequences", "prompt_tokens", "prompt_blocks", "reserved_blocks"),
+    [
+        ((16,), 1, 16, 1, 16, 1, 2),
+        ((10, 20, 30), 2, 20, 6, 60, 10, 18),
+        ((10, 20, 30), 1, 20, 3, 60, 5, 9),
+        ((16, 17), 3, 1, 6, 33, 9, 12),
+        ((0,), 1, 1, 1, 0, 0, 1),
+        ((), 4, 16, 0, 0, 0, 0),
+    ],
+)
+def test_every_prompt_and_every_copy_counts(
+    prompts: tuple[int, ...],
+    copies: int,
+    cap: int,
+    sequences: int,
+    prompt_tokens: int,
+    prompt_blocks: int,
+    reserved_blocks: int,
+) -> None:
+    """Blocks are rounded per sequence; prompt tokens count once per prompt, as the engine's usage does."""
+    asked = Demand(prompts=prompts, copies=copies, output_cap=cap, expected_output=cap)
+    assert asked.sequences == sequences
+    assert asked.prompt_tokens == prompt_tokens
+    assert asked.prompt_blocks(16) == prompt_blocks
+    assert asked.reserved_blocks(16) == reserved_blocks
+
+
+@pytest.mark.parametrize(("prompts", "blocks"), [((), 0), ((16,), 1), ((17,), 2), ((1, 33, 16), 3)])
+def test_the_largest_prompt_decides_what_can_run(prompts: tuple[int, ...], blocks: int) -> None:
+    """Only the longest prompt counts, in blocks of one sequence, whatever the number of copies."""
+    asked = Demand(prompts=prompts, copies=7, output_cap=1, expected_output=1)
+    assert asked.largest_prompt_blocks(16) == blocks
+
+
+@pytest.mark.parametrize(
+    ("cap", "expected", "new_cap", "new_expected"),
+    [
+        (1024, 1024, 512, 512),
+        (1024, 511, 512, 511),
+        (1024, 512, 512, 512),
+        (1024, 513, 512, 512),
+        (None, 512, 64, 64),
+        (None, 512, 513, 512),
+    ],
+)
+def test_a_lower_cap_bounds_what_is_expected(cap: int | None, expected: int, new_cap: int, new_expected: int) -> None:
+    """The expectation follows the cap down and is never raised by it."""
+    lowered = demand(5, cap=cap, expected=expected, min_tokens=3).with_cap(new_cap)
+    assert lowered == demand(5, cap=new_cap, expected=new_expected, min_tokens=3)
+
+
+def test_one_sequence_keeps_every_prompt() -> None:
+    """Copies go, prompts and caps stay, and what is left is no beam search any more."""
+    assert demand(5, 6, cap=9, copies=4, beams=True).with_one_sequence() == demand(5, 6, cap=9)
+
+
+@deterministic
+@given(asked=demands(), block_size=st.integers(1, 40))
+def test_blocks_are_those_of_the_sequences_one_by_one(asked: Demand, block_size: int) -> None:
+    """Prompt and reserved blocks equal a count over each sequence's tokens, block by block."""
+    lengths = [tokens for tokens in asked.prompts for _ in range(asked.copies)]
+    assert len(lengths) == asked.sequences
+    assert asked.prompt_blocks(block_size) == sum(len(range(0, tokens, block_size)) for tokens in lengths)
+    ends = [tokens + asked.expected_output for tokens in lengths]
+    assert asked.reserved_blocks(block_size) == sum(len(range(0, tokens, block_size)) for tokens in ends)

@@ -1,0 +1,197 @@
+"""Reservations from beginning to end: what they hold, when they end, and what is remembered of them."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.footprint import Demand
+from kvguard.admission.forecast import Course
+from kvguard.admission.ledger import Ledger, Reservation, ReservationState
+from tests.admission.build import BLOCK, demand, demands
+from tests.kit.properties import deterministic
+
+SETTLED, RELEASED = ReservationState.SETTLED, ReservationState.RELEASED
+
+
+def reserve(ledger: Ledger, asked: Demand, *, now: float = 0.0) -> Reservation:
+    return ledger.reserve(asked, block_size=BLOCK, now=now)
+
+
+def totals(ledger: Ledger) -> tuple[int, int, int, int]:
+    return ledger.live, ledger.sequences, ledger.held_blocks, ledger.reserved_blocks
+
+
+def test_an_empty_ledger_counts_nothing() -> None:
+    """Nothing reserved: no requests, sequences or blocks, and nothing freed."""
+    ledger = Ledger()
+    assert totals(ledger) == (0, 0, 0, 0)
+    assert list(ledger.courses()) == []
+    assert ledger.held_before(1e9) == 0
+    assert ledger.freed_since(0.0, begun_before=1e9) == 0
+    assert ledger.violations == 0
+
+
+def test_a_reservation_counts_its_prompt_at_once_and_its_output_as_reserved() -> None:
+    """Held are the blocks of the prompts, reserved those of whole answers; equal demands are separate entries."""
+    ledger = Ledger()
+    reserve(ledger, demand(10, 20, 30, cap=20, copies=2))
+    assert totals(ledger) == (1, 6, 10, 18)
+    reserve(ledger, demand(16, cap=16))
+    reserve(ledger, demand(16, cap=16))
+    assert totals(ledger) == (3, 8, 12, 22)
+
+
+@pytest.mark.parametrize(
+    ("produced", "held", "reserved"),
+    [(0, 1, 3), (1, 2, 3), (16, 2, 3), (17, 3, 3), (32, 3, 3), (33, 4, 4)],
+)
+def test_progress_holds_a_block_once_it_is_begun(produced: int, held: int, reserved: int) -> None:
+    """A prompt of one block grows with its output; beyond the expectation the reservation grows with it."""
+    ledger = Ledger()
+    reservation = reserve(ledger, demand(16, cap=32))
+    ledger.progress(reservation, produced)
+    assert (ledger.held_blocks, ledger.reserved_blocks) == (held, reserved)
+    assert ledger.violations == 0
+
+
+def test_progress_never_goes_back() -> None:
+    """Old news does not free what newer news has shown to be held."""
+    ledger = Ledger()
+    reservation = reserve(ledger, demand(16, cap=32))
+    ledger.progress(reservation, 17)
+    ledger.progress(reservation, 1)
+    assert reservation.produced == 17
+    assert ledger.held_blocks == 3
+
+
+def test_courses_start_where_the_answers_stand() -> None:
+    """Each prompt is one course of its copies, at its prompt plus output so far, with the rest of its expectation."""
+    ledger = Ledger()
+    ledger.progress(reserve(ledger, demand(10, 20, cap=20, copies=2)), 5)
+    reserve(ledger, demand(7, cap=None, expected=512))
+    assert list(ledger.courses()) == [Course(15, 15, 2), Course(25, 15, 2), Course(7, 512)]
+
+
+@pytest.mark.parametrize("state", [SETTLED, RELEASED])
+def test_an_ending_takes_everything_back(state: ReservationState) -> None:
+    """After either ending the ledger is empty and the reservation says how it ended."""
+    ledger = Ledger()
+    reservation = reserve(ledger, demand(10, 20, 30, cap=20, copies=2))
+    ledger.progress(reservation, 9)
+    assert ledger.end(reservation, state, now=1.0) is True
+    assert reservation.state is state
+    assert totals(ledger) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("second", [SETTLED, RELEASED])
+@pytest.mark.parametrize("first", [SETTLED, RELEASED])
+def test_a_reservation_ends_once(first: ReservationState, second: ReservationState) -> None:
+    """A later ending does nothing, is no violation, and does not free the blocks a second time."""
+    ledger = Ledger()
+    other = reserve(ledger, demand(16, cap=16))
+    reservation = reserve(ledger, demand(16, cap=16))
+    assert ledger.end(reservation, first, now=1.0) is True
+    assert ledger.end(reservation, second, now=2.0) is False
+    assert reservation.state is first
+    assert totals(ledger) == (1, 1, 1, 2)
+    assert ledger.freed_since(0.0, begun_before=9.0) == 1
+    assert ledger.violations == 0
+    assert other.state is ReservationState.LIVE
+
+
+def test_news_of_an_ended_reservation_is_a_violation() -> None:
+    """It is counted and changes nothing, neither the live sum nor what was freed."""
+    ledger = Ledger()
+    reservation = reserve(ledger, demand(16, cap=32))
+    ledger.end(reservation, SETTLED, now=1.0)
+    ledger.progress(reservation, 20)
+    assert ledger.violations == 1
+    assert reservation.produced == 0
+    assert totals(ledger) == (0, 0, 0, 0)
+    assert ledger.freed_since(0.0, begun_before=9.0) == 1
+
+
+@pytest.mark.parametrize(("moment", "blocks"), [(9.9, 0), (10.0, 0), (10.1, 1), (11.0, 1), (11.1, 3)])
+def test_held_before_counts_what_a_scrape_can_have_seen(moment: float, blocks: int) -> None:
+    """A reservation of that very moment is not before it."""
+    ledger = Ledger()
+    reserve(ledger, demand(16), now=10.0)
+    reserve(ledger, demand(32), now=11.0)
+    assert ledger.held_before(moment) == blocks
+
+
+@pytest.mark.parametrize(
+    ("moment", "begun_before", "blocks"),
+    [
+        (19.9, 99.0, 3),
+        (20.0, 99.0, 3),
+        (20.1, 99.0, 2),
+        (21.0, 99.0, 2),
+        (21.1, 99.0, 0),
+        (0.0, 10.0, 0),
+        (0.0, 10.1, 1),
+        (0.0, 11.0, 1),
+        (0.0, 11.1, 3),
+    ],
+)
+def test_freed_since_counts_what_a_scrape_may_still_show(moment: float, begun_before: float, blocks: int) -> None:
+    """An ending of that very moment counts; a reservation that began too late to be seen does not."""
+    ledger = Ledger()
+    first, second = reserve(ledger, demand(16), now=10.0), reserve(ledger, demand(32), now=11.0)
+    ledger.end(first, RELEASED, now=20.0)
+    ledger.end(second, SETTLED, now=21.0)
+    assert ledger.freed_since(moment, begun_before=begun_before) == blocks
+
+
+@pytest.mark.parametrize(("now", "blocks"), [(39.9, 2), (40.0, 2), (40.1, 1)])
+def test_endings_are_forgotten_in_time(now: float, blocks: int) -> None:
+    """The next ending drops those older than what is to be remembered, and not one of exactly that age."""
+    ledger = Ledger(remember_seconds=30.0)
+    first, second = reserve(ledger, demand(16)), reserve(ledger, demand(16))
+    ledger.end(first, SETTLED, now=10.0)
+    ledger.end(second, SETTLED, now=now)
+    assert ledger.freed_since(0.0, begun_before=99.0) == blocks
+
+
+@pytest.mark.parametrize(("block_size", "held", "reserved"), [(1, 26, 42), (16, 2, 3), (26, 1, 2), (25, 2, 2)])
+def test_a_block_size_learned_later_counts_for_what_is_live(block_size: int, held: int, reserved: int) -> None:
+    """What was entered in single tokens is counted in the engine's blocks, with what it has produced by then."""
+    ledger = Ledger()
+    reservation = ledger.reserve(demand(16, cap=26), block_size=1, now=0.0)
+    ledger.progress(reservation, 10)
+    ledger.recount(block_size)
+    assert (ledger.held_blocks, ledger.reserved_blocks) == (held, reserved)
+    ledger.progress(reservation, 10)
+    assert ledger.held_blocks == held
+
+
+def test_a_hundred_thousand_endings_cost_no_more_each_than_the_first() -> None:
+    """What is remembered is dropped from one end, one by one, and stays within the time it is remembered for."""
+    ledger = Ledger(remember_seconds=1.0)
+    for number in range(100_000):
+        now = number / 10_000
+        ledger.end(reserve(ledger, demand(16), now=now), SETTLED, now=now)
+    assert ledger.freed_since(0.0, begun_before=99.0) == 10_001
+
+
+@deterministic
+@given(asked=st.lists(demands(), min_size=1, max_size=8), seed=st.integers(0, 2**32))
+def test_all_ended_is_an_empty_ledger(asked: list[Demand], seed: int) -> None:
+    """Whatever the order of progress and endings, sums equal those of the live ones, and all ended means nothing."""
+    rng = random.Random(seed)
+    ledger = Ledger()
+    live = [reserve(ledger, one, now=float(now)) for now, one in enumerate(asked)]
+    while live:
+        chosen = rng.choice(live)
+        ledger.progress(chosen, rng.randrange(500))
+        if rng.random() < 0.5:
+            assert ledger.end(chosen, rng.choice([SETTLED, RELEASED]), now=100.0)
+            live.remove(chosen)
+        assert ledger.live == len(live)
+        assert ledger.sequences == sum(one.demand.sequences for one in live)
+        assert ledger.held_blocks == sum(one.blocks_now() for one in live)
+        assert ledger.reserved_blocks >= ledger.held_blocks
+    assert totals(ledger) == (0, 0, 0, 0)
+    assert ledger.violations == 0

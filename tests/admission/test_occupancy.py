@@ -1,0 +1,403 @@
+"""Gauge and ledger fused: capacity, foreign load, telemetry states and every signal."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.footprint import Demand
+from kvguard.admission.ledger import Ledger, ReservationState
+from kvguard.admission.occupancy import (
+    Capacity,
+    EngineRule,
+    Occupancy,
+    OccupancyPolicy,
+    Ratios,
+    Signal,
+    TelemetryState,
+)
+from kvguard.admission.usage import UsageSample
+from tests.admission.build import BLOCK, demand, demands, engine, occupancy, sample
+from tests.kit.properties import deterministic
+
+FRESH, STALE, MISSING, UNREACHABLE = TelemetryState
+
+
+def fresh(**policy: object) -> Occupancy:
+    return Occupancy(OccupancyPolicy(**policy), Ledger())
+
+
+def observed(scraped: UsageSample, **policy: object) -> Occupancy:
+    built = fresh(**policy)
+    built.observe(scraped, asked_at=0.0, now=0.0)
+    return built
+
+
+def ratios_at(built: Occupancy, now: float = 0.0, candidate: Demand | None = None) -> Ratios:
+    ratios = built.ratios(now, candidate)
+    assert ratios is not None
+    return ratios
+
+
+# Capacity
+
+
+@pytest.mark.parametrize(
+    ("scraped", "policy", "capacity"),
+    [
+        (sample(0.5), {}, (100, 100, 16)),
+        (sample(0.5, 0.5), {}, (200, 100, 16)),
+        (UsageSample(engines=(engine(0.5, blocks=60), engine(0.5, blocks=40))), {}, (100, 60, 16)),
+        # The operator's word replaces the engine's.
+        (sample(0.5), {"capacity_blocks": 50}, (50, 50, 16)),
+        (sample(0.5), {"capacity_blocks": 150}, (150, 100, 16)),
+        (sample(0.5), {"block_size": 32}, (100, 100, 32)),
+        (sample(0.5, blocks=None), {"capacity_blocks": 50, "block_size": 32}, (50, 50, 32)),
+        # Half known is unknown.
+        (sample(0.5, blocks=None), {}, None),
+        (sample(0.5, blocks=None), {"capacity_blocks": 50}, None),
+        (sample(0.5, blocks=None), {"block_size": 32}, None),
+        (sample(0.5, blocks=0), {"block_size": 32}, None),
+        (UsageSample(engines=(engine(0.5), engine(0.5, blocks=None))), {}, None),
+        (UsageSample(), {}, None),
+    ],
+)
+def test_capacity(scraped: UsageSample, policy: dict, capacity: tuple[int, int, int] | None) -> None:
+    """The sum over engines, each of which must have said it, unless the operator did; the largest bounds a prompt."""
+    expected = capacity and Capacity(blocks=capacity[0], largest_engine_blocks=capacity[1], block_size=capacity[2])
+    assert observed(scraped, **policy).capacity == expected
+
+
+def test_the_operators_capacity_is_known_before_the_first_scrape() -> None:
+    """Both values overridden need no engine; a page without values changes nothing."""
+    built = fresh(capacity_blocks=50, block_size=32)
+    assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
+    built.observe(UsageSample(), asked_at=0.0, now=0.0)
+    assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
+
+
+@pytest.mark.parametrize("policy", [{}, {"capacity_blocks": 50}, {"block_size": 32}])
+def test_capacity_is_unknown_before_the_first_scrape(policy: dict) -> None:
+    """Without both values nothing is known, and there are no ratios."""
+    built = fresh(**policy)
+    assert built.capacity is None
+    assert built.ratios(0.0) is None
+    assert built.observed_ratio() is None
+
+
+def test_a_page_without_capacity_keeps_the_last_known() -> None:
+    """What an engine once said of its size holds until it says otherwise."""
+    built = observed(sample(0.5))
+    built.observe(sample(0.5, blocks=None), asked_at=1.0, now=1.0)
+    assert built.capacity == Capacity(blocks=100, largest_engine_blocks=100, block_size=16)
+    assert ratios_at(built, 1.0).observed == 0.5
+
+
+def test_a_gauge_before_any_capacity_is_fresh_and_yields_no_ratio() -> None:
+    """The gauge is there and its share of nothing known is unknown; the capacity makes a number of it."""
+    built = observed(sample(0.5, blocks=None))
+    assert built.telemetry(0.0) is FRESH
+    assert built.ratios(0.0) is None
+    assert built.observed_ratio() is None
+    built.observe(sample(0.5), asked_at=1.0, now=1.0)
+    assert ratios_at(built, 1.0).projected == 0.5
+
+
+def test_the_ledger_counts_in_the_blocks_of_the_engine_once_they_are_known() -> None:
+    """A request entered before the first scrape, in single tokens, holds its blocks after it."""
+    built = fresh()
+    built.ledger.reserve(demand(32), block_size=1, now=0.0)
+    built.observe(sample(0.0), asked_at=1.0, now=1.0)
+    assert built.ledger.held_blocks == 2
+
+
+# Telemetry
+
+
+@pytest.mark.parametrize(("now", "state"), [(0.0, FRESH), (4.9, FRESH), (5.0, FRESH), (5.1, STALE), (500.0, STALE)])
+def test_a_gauge_grows_stale(now: float, state: TelemetryState) -> None:
+    """It is fresh up to its limit, that moment included, and merely old after it if nothing else was heard."""
+    built = observed(sample(0.5))
+    assert built.age_seconds(now) == now
+    assert built.telemetry(now) is state
+
+
+@pytest.mark.parametrize(
+    ("misses", "now", "state"),
+    [
+        ([], 0.0, UNREACHABLE),
+        ([False], 0.0, UNREACHABLE),
+        ([True], 0.0, MISSING),
+        ([False, True], 0.0, MISSING),
+        ([True, False], 0.0, UNREACHABLE),
+    ],
+)
+def test_a_backend_never_scraped(misses: list[bool], now: float, state: TelemetryState) -> None:
+    """Nothing is known of its reach until something accepts the connection; then only its gauge is missing."""
+    built = fresh()
+    for reached in misses:
+        built.miss(reached=reached)
+    assert built.age_seconds(now) is None
+    assert built.telemetry(now) is state
+
+
+@pytest.mark.parametrize(
+    ("misses", "now", "state"),
+    [
+        # While the gauge is fresh nothing else matters.
+        ([False] * 9, 5.0, FRESH),
+        ([True] * 9, 5.0, FRESH),
+        ([False], 5.1, STALE),
+        ([False] * 2, 5.1, STALE),
+        ([False] * 3, 5.1, UNREACHABLE),
+        ([True] * 3, 5.1, STALE),
+        ([False, False, True], 5.1, STALE),
+        ([True, True, False], 5.1, UNREACHABLE),
+    ],
+)
+def test_failed_scrapes_after_a_good_one(misses: list[bool], now: float, state: TelemetryState) -> None:
+    """One failure changes nothing; three in a row, the last of them refused, make a backend unreachable."""
+    built = observed(sample(0.5))
+    for reached in misses:
+        built.miss(reached=reached)
+    assert built.telemetry(now) is state
+
+
+@pytest.mark.parametrize("page", [UsageSample(), sample(None), sample(0.5, None)])
+def test_a_page_without_a_gauge(page: UsageSample) -> None:
+    """The last gauge counts until it is stale; then it is missing, not stale, for the engine answers."""
+    built = observed(sample(0.5))
+    built.observe(page, asked_at=4.0, now=4.0)
+    assert built.failures == 0
+    assert ratios_at(built, 5.0).observed == 0.5
+    assert built.telemetry(5.1) is MISSING
+    built.miss(reached=True)
+    assert built.telemetry(5.1) is STALE
+    built.observe(sample(0.25), asked_at=6.0, now=6.0)
+    assert built.telemetry(6.0) is FRESH
+
+
+def test_an_engine_that_never_had_a_gauge() -> None:
+    """Its capacity is taken in, its gauge is missing."""
+    built = observed(sample(None))
+    assert built.capacity is not None
+    assert built.telemetry(0.0) is MISSING
+    assert ratios_at(built).observed is None
+
+
+def test_a_good_scrape_forgets_failures() -> None:
+    """Failures count in a row only."""
+    built = observed(sample(0.5))
+    built.miss(reached=False)
+    built.miss(reached=False)
+    assert built.failures == 2
+    built.observe(sample(0.5), asked_at=1.0, now=1.0)
+    assert built.failures == 0
+
+
+# Signals
+
+
+@pytest.mark.parametrize(
+    ("foreign", "held", "candidate", "expected"),
+    [
+        (0.0, [], None, (0.0, 0.0, 0.0, 0.0)),
+        (0.5, [], None, (0.5, 0.5, 0.5, 0.5)),
+        # 10 blocks of prompt and 20 of the whole answer.
+        (0.0, [demand(160, cap=160)], None, (0.0, 0.10, 0.20, 0.20)),
+        (0.5, [demand(160, cap=160)], None, (0.5, 0.60, 0.70, 0.70)),
+        (0.5, [demand(160, cap=160)], demand(160, cap=160), (0.5, 0.70, 0.90, 0.90)),
+        (0.5, [], demand(10, 20, 30, cap=20, copies=2), (0.5, 0.60, 0.68, 0.68)),
+        # The peak is below the reserved sum when one ends before the other grows: 41 + 1 and 10 + 40.
+        (0.0, [demand(640, cap=16)], demand(160, cap=640), (0.0, 0.50, 0.91, 0.52)),
+        # Above 1 it is not clipped.
+        (1.0, [demand(160, cap=160)], None, (1.0, 1.10, 1.20, 1.20)),
+    ],
+)
+def test_signals(
+    foreign: float, held: list[Demand], candidate: Demand | None, expected: tuple[float, float, float, float]
+) -> None:
+    """Observed is the gauge; projected adds prompts held, reserved whole answers, peak the worst moment to come."""
+    ratios = ratios_at(occupancy(foreign, *held), 0.0, candidate)
+    assert (ratios.observed, ratios.projected, ratios.reserved, ratios.peak) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("signal", Signal)
+def test_a_signal_is_read_by_its_name(signal: Signal) -> None:
+    """Each signal gives its own number; a gauge that is not there reads 0."""
+    ratios = Ratios(observed=0.1, projected=0.2, reserved=0.3, peak=0.4)
+    expected = {Signal.OBSERVED: 0.1, Signal.PROJECTED: 0.2, Signal.RESERVED: 0.3, Signal.PEAK: 0.4}
+    assert ratios.of(signal) == expected[signal]
+    assert Ratios(observed=None, projected=0.2, reserved=0.3, peak=0.4).of(Signal.OBSERVED) == 0.0
+
+
+def test_a_stale_gauge_leaves_the_ledger_alone() -> None:
+    """Once stale, neither foreign load nor the queue counts, and observed is unknown."""
+    built = occupancy(0.5, demand(160, cap=160), waiting=3)
+    assert ratios_at(built, 5.0) == Ratios(observed=0.85, projected=0.85, reserved=0.85, peak=0.85)
+    assert ratios_at(built, 5.1) == Ratios(observed=None, projected=0.10, reserved=0.20, peak=0.20)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "for_capacity", "foreign", "floor", "projected"),
+    [
+        (0, None, 0.5, 0.85, 0.5),
+        (1, None, 0.5, 0.85, 0.85),
+        (1, None, 0.9, 0.85, 0.9),
+        (1, None, 0.5, 0.0, 0.5),
+        # What waits for something else than blocks does not count.
+        (3, 0, 0.5, 0.85, 0.5),
+        (3, 1, 0.5, 0.85, 0.85),
+        (None, None, 0.5, 0.85, 0.5),
+        (None, 1, 0.5, 0.85, 0.85),
+    ],
+)
+def test_a_queue_for_blocks_lifts_every_signal(
+    waiting: int | None, for_capacity: int | None, foreign: float, floor: float, projected: float
+) -> None:
+    """While requests wait for blocks the engine is full, whatever its gauge says."""
+    scraped = sample(foreign, waiting=waiting, waiting_for_capacity=for_capacity)
+    ratios = ratios_at(observed(scraped, queue_floor_ratio=floor))
+    assert (ratios.observed, ratios.projected, ratios.reserved, ratios.peak) == (projected,) * 4
+
+
+def test_a_queue_in_any_engine_counts() -> None:
+    """One engine of several that waits is enough."""
+    scraped = UsageSample(engines=(engine(0.1), engine(0.1, waiting_for_capacity=1, name="1")))
+    assert ratios_at(observed(scraped)).projected == 0.85
+
+
+# Foreign load
+
+
+def after_a_scrape(
+    *, started: float, ended: float | None, asked_at: float, now: float, gauge: float = 0.5
+) -> Occupancy:
+    """A backend on which one request of ten blocks came and perhaps went around a scrape."""
+    built = fresh(aftermath_seconds=0.2)
+    reservation = built.ledger.reserve(demand(160), block_size=BLOCK, now=started)
+    if ended is not None:
+        built.ledger.end(reservation, ReservationState.SETTLED, now=ended)
+    built.observe(sample(gauge), asked_at=asked_at, now=now)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "foreign"),
+    [
+        # Running at the scrape: part of the gauge.
+        (1.0, None, 40.0),
+        (9.9, None, 40.0),
+        # Begun when or after it was asked for: the gauge cannot have shown it.
+        (10.0, None, 50.0),
+        (10.1, None, 50.0),
+        # Ended since: still in the gauge.
+        (1.0, 10.5, 40.0),
+        (1.0, 10.0, 40.0),
+        # Ended a moment before: the engine may not have counted it out yet.
+        (1.0, 9.9, 40.0),
+        (1.0, 9.8, 40.0),
+        (1.0, 9.7, 50.0),
+        # Came and went while the scrape was on its way: never in the gauge.
+        (10.0, 10.5, 50.0),
+        (10.1, 10.5, 50.0),
+    ],
+)
+def test_foreign_is_what_the_ledger_does_not_explain(started: float, ended: float | None, foreign: float) -> None:
+    """Of a gauge of fifty blocks, ten are ours when the scrape can have seen our request."""
+    built = after_a_scrape(started=started, ended=ended, asked_at=10.0, now=11.0)
+    assert built.foreign_blocks == foreign
+
+
+def test_foreign_is_never_negative() -> None:
+    """A gauge that lags behind what we hold leaves nothing foreign."""
+    assert after_a_scrape(started=0.0, ended=None, asked_at=10.0, now=11.0, gauge=0.05).foreign_blocks == 0.0
+
+
+def test_foreign_load_stays_as_the_last_scrape_left_it() -> None:
+    """Between scrapes only the ledger moves the projection."""
+    built = occupancy(0.5, now=0.0)
+    reservation = built.ledger.reserve(demand(160), block_size=BLOCK, now=1.0)
+    assert ratios_at(built, 1.0).projected == 0.6
+    built.ledger.end(reservation, ReservationState.SETTLED, now=2.0)
+    assert ratios_at(built, 2.0).projected == 0.5
+    assert built.foreign_blocks == 50.0
+
+
+# Several engines
+
+
+@pytest.mark.parametrize("order", [(0.96, 0.10), (0.10, 0.96)])
+@pytest.mark.parametrize(("rule", "ratio"), [(EngineRule.WORST, 0.96), (EngineRule.MEAN, 0.53)])
+def test_several_engines_make_one_number(order: tuple[float, float], rule: EngineRule, ratio: float) -> None:
+    """The fullest decides, or the mean, whichever is named first on the page."""
+    ratios = ratios_at(observed(sample(*order), engine_rule=rule))
+    assert (ratios.observed, ratios.projected, ratios.peak) == (pytest.approx(ratio),) * 3
+
+
+@pytest.mark.parametrize(
+    ("blocks", "policy", "ratio"),
+    [
+        ((60, 40), {}, 0.6),
+        ((60, 40), {"capacity_blocks": 50}, 0.6),
+        ((40, 60), {}, 0.4),
+        # Without sizes of their own they count alike.
+        ((None, None), {"capacity_blocks": 100, "block_size": 16}, 0.5),
+        ((60, None), {"capacity_blocks": 100}, 0.5),
+    ],
+)
+def test_the_mean_weighs_engines_by_their_blocks(blocks: tuple, policy: dict, ratio: float) -> None:
+    """A full engine beside an empty one fills the pool by its share of the blocks."""
+    scraped = UsageSample(engines=(engine(1.0, blocks=blocks[0]), engine(0.0, blocks=blocks[1], name="1")))
+    built = observed(scraped, engine_rule=EngineRule.MEAN, **policy)
+    assert built.observed_ratio() == pytest.approx(ratio)
+
+
+def test_the_fullest_engine_keeps_its_lead_while_the_ledger_grows() -> None:
+    """Under WORST a new request adds to the pool on top of what the fullest engine stood above it."""
+    built = observed(sample(0.9, 0.1))
+    built.ledger.reserve(demand(320), block_size=BLOCK, now=1.0)
+    assert ratios_at(built, 1.0).projected == pytest.approx(1.0)
+
+
+# Idle
+
+
+@pytest.mark.parametrize(
+    ("foreign", "held", "idle"),
+    [(0.0, [], True), (0.009, [], True), (0.01, [], False), (0.5, [], False), (0.0, [demand(16)], False)],
+)
+def test_idle_means_nothing_runs_there(foreign: float, held: list[Demand], idle: bool) -> None:
+    """No request of ours and less than a block of anyone's."""
+    assert occupancy(foreign, *held).idle() is idle
+
+
+@deterministic
+@given(
+    held=st.lists(demands(), max_size=4),
+    more=st.lists(demands(), max_size=3),
+    candidate=demands(),
+    foreign=st.tuples(st.floats(0, 1.2), st.floats(0, 1.2)),
+)
+def test_more_load_never_lowers_a_signal(
+    held: list[Demand], more: list[Demand], candidate: Demand, foreign: tuple[float, float]
+) -> None:
+    """More foreign load, more reservations or a candidate on top: every signal stays or rises."""
+    low, high = sorted(foreign)
+    less = ratios_at(occupancy(low, *held))
+    loaded = ratios_at(occupancy(high, *held, *more))
+    topped = ratios_at(occupancy(high, *held, *more), 0.0, candidate)
+    for signal in Signal:
+        assert less.of(signal) <= loaded.of(signal) + 1e-12
+        assert loaded.of(signal) <= topped.of(signal)
+
+
+@deterministic
+@given(held=st.lists(demands(), max_size=4), foreign=st.floats(0, 1.2))
+def test_signals_are_ordered(held: list[Demand], foreign: float) -> None:
+    """What is held now is at most the peak to come, which is at most everything reserved in full."""
+    ratios = ratios_at(occupancy(foreign, *held))
+    assert ratios.projected <= ratios.peak + 1e-12
+    assert ratios.peak <= ratios.reserved + 1e-12
+    assert math.isclose(ratios.projected - occupancy(foreign, *held).ledger.held_blocks / 100, foreign, abs_tol=1e-9)

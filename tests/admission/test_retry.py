@@ -1,0 +1,110 @@
+"""When a refused client should come back."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.retry import FadingSum, RetryPolicy, retry_after_seconds
+from tests.kit.properties import deterministic
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left"), [(0.0, 8.0), (10.0, 4.0), (20.0, 2.0), (30.0, 1.0), (5.0, 8.0 / 2**0.5), (1000.0, 0.0)]
+)
+def test_half_is_left_after_each_half_life(seconds: float, left: float) -> None:
+    """A single amount halves every half-life."""
+    total = FadingSum(half_life_seconds=10.0)
+    total.add(8.0, now=100.0)
+    assert total.value(100.0 + seconds) == pytest.approx(left)
+
+
+def test_amounts_of_different_ages_add_up() -> None:
+    """What is added joins what is left of before, and reading changes nothing."""
+    total = FadingSum(half_life_seconds=10.0)
+    total.add(8.0, now=0.0)
+    assert total.value(5.0) == total.value(5.0)
+    total.add(1.0, now=10.0)
+    assert total.value(10.0) == pytest.approx(5.0)
+    assert total.value(20.0) == pytest.approx(2.5)
+
+
+def test_nothing_added_is_nothing_at_any_time() -> None:
+    """An empty sum is zero however late it is read, and so is its rate."""
+    assert FadingSum().value(1e12) == 0.0
+    assert FadingSum().per_second(1e12) == 0.0
+
+
+@pytest.mark.parametrize("per_second", [0.5, 10.0, 300.0])
+def test_a_steady_stream_gives_its_own_rate(per_second: float) -> None:
+    """After ten half-lives the rate is that of the stream, within a hundredth."""
+    total = FadingSum(half_life_seconds=10.0)
+    for step in range(1000):
+        total.add(per_second / 10, now=step / 10)
+    assert total.per_second(100.0) == pytest.approx(per_second, rel=0.01)
+
+
+class FixedRandom(random.Random):
+    """A source that always gives the same share."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def random(self) -> float:
+        return self.share
+
+
+@pytest.mark.parametrize(
+    ("needed", "rate", "share", "seconds"),
+    [
+        (20.0, 10.0, 0.0, 2.0),
+        (20.0, 10.0, 0.5, 2.5),
+        (20.0, 10.0, 1.0, 3.0),
+        # At least a second.
+        (10.1, 10.0, 0.0, 1.01),
+        (10.0, 10.0, 0.0, 1.0),
+        (9.9, 10.0, 0.0, 1.0),
+        (0.0, 10.0, 0.0, 1.0),
+        (-50.0, 10.0, 0.0, 1.0),
+        # At most thirty before the spread.
+        (299.0, 10.0, 0.0, 29.9),
+        (300.0, 10.0, 0.0, 30.0),
+        (301.0, 10.0, 0.0, 30.0),
+        (301.0, 10.0, 1.0, 45.0),
+        # Nothing comes free: the longest.
+        (1.0, 0.0, 0.0, 30.0),
+        (0.0, 0.0, 0.0, 30.0),
+        (1.0, 1e-300, 0.0, 30.0),
+    ],
+)
+def test_how_long_to_wait(needed: float, rate: float, share: float, seconds: float) -> None:
+    """Blocks over rate, within 1..30 seconds, stretched by up to half."""
+    wait = retry_after_seconds(needed, blocks_per_second=rate, policy=RetryPolicy(), rng=FixedRandom(share))
+    assert wait == pytest.approx(seconds)
+
+
+@deterministic
+@given(
+    needed=st.floats(-1e6, 1e9),
+    rate=st.floats(0, 1e9),
+    least=st.floats(0.001, 75),
+    extra=st.floats(0, 75),
+    spread=st.floats(0, 1),
+    seed=st.integers(0, 2**32),
+)
+def test_a_wait_is_within_its_bounds(
+    needed: float, rate: float, least: float, extra: float, spread: float, seed: int
+) -> None:
+    """Never below the least, never above the most plus its spread."""
+    policy = RetryPolicy(min_seconds=least, max_seconds=least + extra, spread=spread)
+    wait = retry_after_seconds(needed, blocks_per_second=rate, policy=policy, rng=random.Random(seed))
+    assert policy.min_seconds <= wait <= policy.max_seconds * (1 + spread)
+
+
+def test_waits_are_spread() -> None:
+    """A hundred clients refused at one moment are told a hundred different times."""
+    rng = random.Random(7)
+    waits = {retry_after_seconds(300.0, blocks_per_second=10.0, policy=RetryPolicy(), rng=rng) for _ in range(100)}
+    assert len(waits) == 100
+    assert max(waits) - min(waits) > 10

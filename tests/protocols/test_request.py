@@ -1,0 +1,380 @@
+"""What a request asks of the cache, and how it is written back when degraded."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, degrade
+from kvguard.admission.tiers import Tier
+from kvguard.errors import InvalidRequest
+from kvguard.protocols import openai_chat, openai_completions
+from kvguard.protocols.request import MAX_COPIES, InferenceRequest, rewrite
+from tests.kit.properties import deterministic
+
+NONE, BEAMS, ALL = SequenceCut
+
+
+def completion(fields: str = "") -> InferenceRequest:
+    return openai_completions.parse(b'{"prompt":"hi"' + (f",{fields}" if fields else "").encode() + b"}")
+
+
+def chat(fields: str = "") -> InferenceRequest:
+    return openai_chat.parse(b'{"messages":[]' + (f",{fields}" if fields else "").encode() + b"}")
+
+
+# Reading
+
+
+def test_a_request_that_sets_nothing() -> None:
+    """Every default is the engine's."""
+    request = completion()
+    assert (request.stream, request.copies, request.beams, request.min_tokens) == (False, 1, False, 0)
+    assert (request.requested_cap, request.truncate_to, request.traits) == (None, None, frozenset())
+    assert (request.model, request.model_field) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "copies", "beams"),
+    [
+        ('"n":null', 1, False),
+        ('"n":1', 1, False),
+        ('"n":"4"', 4, False),
+        (f'"n":{MAX_COPIES}', MAX_COPIES, False),
+        ('"n":4,"use_beam_search":true', 4, True),
+        ('"n":4,"use_beam_search":"true"', 4, True),
+        ('"n":4,"use_beam_search":false', 4, False),
+        ('"n":2,"use_beam_search":1', 2, True),
+        # One beam is one sequence.
+        ('"n":1,"use_beam_search":true', 1, False),
+        ('"use_beam_search":true', 1, False),
+        # Not fields of this engine.
+        ('"num_beams":4,"best_of":8', 1, False),
+        ('"num_beams":"x","best_of":[]', 1, False),
+    ],
+)
+def test_sequences(fields: str, copies: int, beams: bool) -> None:
+    """`n` is the number of copies, and the width of a beam search where there is one."""
+    request = completion(fields)
+    assert (request.copies, request.beams) == (copies, beams)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ('"n":0', "n"),
+        ('"n":-1', "n"),
+        (f'"n":{MAX_COPIES + 1}', "n"),
+        ('"n":1.5', "n"),
+        ('"n":"x"', "n"),
+        ('"n":1e400', "n"),
+        ('"stream":"x"', "stream"),
+        ('"n":2,"use_beam_search":2', "use_beam_search"),
+        ('"min_tokens":[]', "min_tokens"),
+        ('"truncate_prompt_tokens":"x"', "truncate_prompt_tokens"),
+        ('"max_tokens":0', "max_tokens"),
+        ('"max_tokens":-1', "max_tokens"),
+        ('"max_tokens":-1,"echo":true', "max_tokens"),
+        ('"max_tokens":0,"echo":false', "max_tokens"),
+        ('"max_tokens":5.5', "max_tokens"),
+        ('"max_tokens":1e400', "max_tokens"),
+        (f'"max_tokens":{10**40}', "max_tokens"),
+        ('"response_format":{"x":1e400}', "response_format"),
+    ],
+)
+def test_what_no_engine_takes(fields: str, param: str) -> None:
+    """A value the engine answers with 400 is refused by the name of its field."""
+    with pytest.raises(InvalidRequest) as caught:
+        completion(fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "min_tokens"),
+    [('"min_tokens":null', 0), ('"min_tokens":0', 0), ('"min_tokens":-5', 0), ('"min_tokens":"7"', 7)],
+)
+def test_min_tokens(fields: str, min_tokens: int) -> None:
+    """The least output a client wants; less than nothing is nothing."""
+    assert completion(fields).min_tokens == min_tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "traits"),
+    [
+        ("", set()),
+        ('"tools":null', set()),
+        ('"tools":[]', set()),
+        ('"tools":[{"type":"function"}]', {Trait.TOOLS}),
+        ('"functions":[{"name":"f"}]', {Trait.TOOLS}),
+        ('"functions":[]', set()),
+        ('"response_format":null', set()),
+        ('"response_format":{"type":"text"}', set()),
+        ('"response_format":{"type":"json_object"}', {Trait.STRUCTURED_OUTPUT}),
+        ('"response_format":{"type":"json_schema","json_schema":{}}', {Trait.STRUCTURED_OUTPUT}),
+        ('"response_format":{}', {Trait.STRUCTURED_OUTPUT}),
+        ('"response_format":"text"', {Trait.STRUCTURED_OUTPUT}),
+        ('"structured_outputs":{"json":{}}', {Trait.STRUCTURED_OUTPUT}),
+        ('"guided_json":{}', {Trait.STRUCTURED_OUTPUT}),
+        ('"guided_regex":"a"', {Trait.STRUCTURED_OUTPUT}),
+        ('"guided_choice":["a"]', {Trait.STRUCTURED_OUTPUT}),
+        ('"guided_grammar":"a"', {Trait.STRUCTURED_OUTPUT}),
+        ('"guided_json":null', set()),
+        ('"tools":[1],"guided_json":{}', {Trait.TOOLS, Trait.STRUCTURED_OUTPUT}),
+    ],
+)
+def test_traits(fields: str, traits: set[Trait]) -> None:
+    """Tools and structured output count where they are asked for; null, no tools and plain text are not asking."""
+    assert chat(fields).traits == traits
+
+
+@pytest.mark.parametrize(
+    ("fields", "model", "raw"),
+    [
+        ('"model":"tiny"', "tiny", b'"tiny"'),
+        ('"model":"t\\u00efny"', "t\u00efny", b'"t\\u00efny"'),
+        ('"model":""', "", b'""'),
+        ('"model":null', None, b"null"),
+        ('"model":7', None, b"7"),
+    ],
+)
+def test_the_model(fields: str, model: str | None, raw: bytes) -> None:
+    """Its name where it is text, and the field as the client sent it."""
+    request = completion(fields)
+    assert request.model == model
+    assert {name: bytes(value) for name, value in request.model_field.items()} == {"model": raw}
+
+
+# Demand
+
+
+@pytest.mark.parametrize(
+    ("request_", "prompts", "context", "cap", "expected"),
+    [
+        # Completions: sixteen tokens unless asked otherwise.
+        (completion(), (100,), 2048, 16, 16),
+        (completion(), (100,), None, 16, 16),
+        (completion(), (2040,), 2048, 8, 8),
+        (completion('"max_tokens":1024'), (100,), None, 1024, 1024),
+        (completion('"max_tokens":1948'), (100,), 2048, 1948, 1948),
+        (completion('"max_tokens":1949'), (100,), 2048, 1948, 1948),
+        # Chat: the rest of the context, of which the assumption is reserved.
+        (chat(), (100,), 2048, 1948, 256),
+        (chat(), (100,), None, None, 256),
+        (chat(), (1792,), 2048, 256, 256),
+        (chat(), (1793,), 2048, 255, 255),
+        (chat('"max_completion_tokens":50'), (100,), 2048, 50, 50),
+        (chat('"max_tokens":300'), (100,), 2048, 300, 300),
+        # A prompt that leaves no room is for the engine to refuse.
+        (chat(), (2048,), 2048, 1, 1),
+        (chat(), (3000,), 2048, 1, 1),
+        # Several prompts share one cap: the shortest has the most room.
+        (completion('"max_tokens":5000'), (100, 2000), 2048, 1948, 1948),
+    ],
+)
+def test_caps_are_resolved_as_the_engine_does(
+    request_: InferenceRequest, prompts: tuple[int, ...], context: int | None, cap: int | None, expected: int
+) -> None:
+    """The client's cap or the route's default, within the room the context leaves."""
+    demand = request_.demand(prompts, context_tokens=context, assumed_output_tokens=256)
+    assert (demand.prompts, demand.output_cap, demand.expected_output) == (prompts, cap, expected)
+
+
+@pytest.mark.parametrize(
+    ("truncate", "prompts", "context", "truncated"),
+    [
+        ("null", (100,), 2048, (100,)),
+        ("50", (100, 49, 50, 51), 2048, (50, 49, 50, 50)),
+        ("0", (100,), 2048, (0,)),
+        # -1: one token short of the context.
+        ("-1", (3000, 2046, 2047, 2048), 2048, (2047, 2046, 2047, 2047)),
+        ("-1", (3000,), None, (3000,)),
+    ],
+)
+def test_prompts_are_truncated_as_the_engine_does(
+    truncate: str, prompts: tuple[int, ...], context: int | None, truncated: tuple[int, ...]
+) -> None:
+    """Only what is left of a prompt takes KV, and the room for output grows by what is cut."""
+    request = completion(f'"truncate_prompt_tokens":{truncate},"max_tokens":5000')
+    demand = request.demand(prompts, context_tokens=context, assumed_output_tokens=256)
+    assert demand.prompts == truncated
+    assert demand.output_cap == (5000 if context is None else context - min(truncated))
+
+
+def test_a_demand_carries_what_limits_degradation() -> None:
+    """Copies, beams, `min_tokens` and traits go into the demand as they were read."""
+    request = chat('"n":4,"use_beam_search":true,"min_tokens":7,"tools":[1]')
+    demand = request.demand((10,), context_tokens=None, assumed_output_tokens=256)
+    assert demand == Demand(
+        prompts=(10,),
+        copies=4,
+        output_cap=None,
+        expected_output=256,
+        min_tokens=7,
+        beams=True,
+        traits=frozenset({Trait.TOOLS}),
+    )
+
+
+# Writing
+
+
+@pytest.mark.parametrize(
+    ("request_", "degradation", "changes", "written"),
+    [
+        (completion('"max_tokens":1024'), Degradation(output_cap=512), ["max_tokens=1024->512"], {"max_tokens": 512}),
+        (completion('"max_tokens":"1024"'), Degradation(output_cap=512), ["max_tokens=1024->512"], {"max_tokens": 512}),
+        (completion('"max_tokens":513.0'), Degradation(output_cap=512), ["max_tokens=513->512"], {"max_tokens": 512}),
+        (completion('"max_tokens":512'), Degradation(output_cap=512), [], {}),
+        (completion('"max_tokens":100'), Degradation(output_cap=512), [], {}),
+        (completion(), Degradation(output_cap=8), ["max_tokens=unset->8"], {"max_tokens": 8}),
+        (completion('"max_tokens":null'), Degradation(output_cap=8), ["max_tokens=unset->8"], {"max_tokens": 8}),
+        # Chat: every cap that is there, and the name every release knows where there is none.
+        (chat(), Degradation(output_cap=512), ["max_tokens=unset->512"], {"max_tokens": 512}),
+        (
+            chat('"max_completion_tokens":1024'),
+            Degradation(output_cap=512),
+            ["max_completion_tokens=1024->512"],
+            {"max_completion_tokens": 512},
+        ),
+        (
+            chat('"max_tokens":2048,"max_completion_tokens":1024'),
+            Degradation(output_cap=512),
+            ["max_completion_tokens=1024->512", "max_tokens=2048->512"],
+            {"max_completion_tokens": 512, "max_tokens": 512},
+        ),
+        (
+            chat('"max_tokens":256,"max_completion_tokens":1024'),
+            Degradation(output_cap=512),
+            ["max_completion_tokens=1024->512"],
+            {"max_completion_tokens": 512},
+        ),
+        # Beams are cut, copies only when told to.
+        (
+            completion('"use_beam_search":true,"n":4,"temperature":0'),
+            Degradation(cut=BEAMS),
+            ["use_beam_search=true->false", "n=4->1"],
+            {"use_beam_search": False, "n": 1},
+        ),
+        (completion('"n":4'), Degradation(cut=NONE), [], {}),
+        (completion('"n":4'), Degradation(cut=BEAMS), [], {}),
+        (completion('"n":4'), Degradation(cut=ALL), ["n=4->1"], {"n": 1}),
+        (completion('"n":1'), Degradation(cut=ALL), [], {}),
+        (completion('"use_beam_search":true'), Degradation(cut=ALL), [], {}),
+        # What other engines and older releases call it.
+        (completion('"num_beams":4'), Degradation(cut=NONE), [], {}),
+        (completion('"num_beams":4'), Degradation(cut=BEAMS), ["num_beams=4->1"], {"num_beams": 1}),
+        (completion('"num_beams":1,"best_of":1'), Degradation(cut=ALL), [], {}),
+        (completion('"best_of":8'), Degradation(cut=BEAMS), ["best_of=8->1"], {"best_of": 1}),
+        # Never below `n`: the engine refuses that.
+        (completion('"n":4,"best_of":8'), Degradation(cut=BEAMS), ["best_of=8->4"], {"best_of": 4}),
+        (completion('"n":4,"best_of":8'), Degradation(cut=ALL), ["n=4->1", "best_of=8->1"], {"n": 1, "best_of": 1}),
+        # An engine that knows these names refuses such values, one that does not ignores them.
+        (completion('"num_beams":"x","best_of":1e400'), Degradation(cut=ALL), [], {}),
+        (
+            chat('"max_tokens":1024,"use_beam_search":"yes","n":"4"'),
+            Degradation(output_cap=512, cut=BEAMS),
+            ["max_tokens=1024->512", "use_beam_search=true->false", "n=4->1"],
+            {"max_tokens": 512, "use_beam_search": False, "n": 1},
+        ),
+    ],
+)
+def test_rewriting(
+    request_: InferenceRequest, degradation: Degradation, changes: list[str], written: dict[str, object]
+) -> None:
+    """What is asked for is lowered where the client said it, and every change is named with both values."""
+    rewritten = rewrite(request_, degradation)
+    assert rewritten.changes == tuple(changes)
+    if not changes:
+        assert rewritten.body is request_.body
+    after = json.loads(rewritten.body)
+    assert {name: after[name] for name in written} == written
+
+
+def test_everything_else_is_kept_byte_for_byte() -> None:
+    """Order, spelling of numbers, escapes and unknown fields survive; what is new comes last."""
+    body = b'{ "z":1.50,"messages":[ {"role":"user","content":"h\\u00e9"} ], "n" : 2, "seed":9007199254740993 }'
+    rewritten = rewrite(openai_chat.parse(body), Degradation(output_cap=64, cut=ALL))
+    assert rewritten.body == (
+        b'{"z":1.50,"messages":[ {"role":"user","content":"h\\u00e9"} ],"n":1,"seed":9007199254740993,"max_tokens":64}'
+    )
+
+
+def test_a_change_is_named_in_few_words() -> None:
+    """However long the client writes a number, headers and logs carry its value."""
+    rewritten = rewrite(completion('"max_tokens":1024.' + "0" * 100_000), Degradation(output_cap=512))
+    assert rewritten.changes == ("max_tokens=1024->512",)
+
+
+def spelled(values: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
+    """A number in any of the ways a client may write it."""
+    forms = st.sampled_from(("{}", '"{}"', "{}.0", '" {}.00"', '"+{}"'))
+    return st.builds(str.format, forms, values) | st.just("null")
+
+
+own_fields = st.fixed_dictionaries(
+    {"prompt": st.just("[[1,2,3],[4]]"), "messages": st.just('[ {"content":"\\u00e9"} ]')},
+    optional={
+        "max_tokens": spelled(st.integers(1, 3000)),
+        "max_completion_tokens": spelled(st.integers(1, 3000)),
+        "n": spelled(st.integers(1, 5)),
+        "best_of": spelled(st.integers(1, 9)),
+        "num_beams": spelled(st.integers(1, 9)) | st.just('"x"'),
+        "use_beam_search": st.sampled_from(("true", "false", '"on"', "0", "null")),
+        "min_tokens": spelled(st.integers(0, 100)),
+        "stream": st.sampled_from(("true", "false", '"true"')),
+    },
+)
+other_fields = st.dictionaries(
+    st.sampled_from(("temperature", "seed", "user", "x-\u00e9", "stop", "logit_bias")),
+    st.sampled_from(("1.50", "1E400", "9007199254740993", '"\\u00e9"', "[1,  2]", '{"a":{"a":null}}', "-0", "null")),
+)
+
+
+@deterministic
+@given(
+    fields=st.builds(lambda own, others: [*own.items(), *others.items()], own_fields, other_fields).flatmap(
+        st.permutations
+    ),
+    parse=st.sampled_from((openai_chat.parse, openai_completions.parse)),
+    tier=st.sampled_from(Tier),
+    context=st.sampled_from((None, 100, 4096)),
+    policy=st.builds(
+        DegradePolicy, trim_factor=st.floats(0.1, 1), max_output_tokens=st.integers(64, 600), collapse_n=st.booleans()
+    ),
+)
+def test_a_rewritten_request_is_the_same_request_asking_for_less(
+    fields: list[tuple[str, str]],
+    parse: Callable[[bytes], InferenceRequest],
+    tier: Tier,
+    context: int | None,
+    policy: DegradePolicy,
+) -> None:
+    """It parses again; caps and sequences only fall, to what was decided; all other fields keep their bytes."""
+    request = parse(("{" + ", ".join(f'"{name}" : {raw}' for name, raw in fields) + "}").encode())
+    prompts = (3, 1)
+    asked = request.demand(prompts, context_tokens=context, assumed_output_tokens=256)
+    decided, degradation = degrade(asked, tier, policy)
+    rewritten = rewrite(request, degradation)
+    again = parse(rewritten.body)
+
+    changed = {change.partition("=")[0] for change in rewritten.changes}
+    assert len(changed) == len(rewritten.changes)
+    assert set(again.fields) == set(request.fields) | changed
+    assert {name: bytes(value) for name, value in again.fields.items() if name not in changed} == {
+        name: bytes(value) for name, value in request.fields.items() if name not in changed
+    }
+    for change in rewritten.changes:
+        before, after = change.partition("=")[2].split("->")
+        assert before in ("unset", "true") or int(after) < int(before)
+
+    remaining = again.demand(prompts, context_tokens=context, assumed_output_tokens=256)
+    assert (remaining.copies, remaining.beams) == (decided.copies, decided.beams)
+    assert remaining.output_cap == decided.output_cap
+    assert remaining.min_tokens == asked.min_tokens
+    assert degradation.output_cap is None or remaining.min_tokens <= degradation.output_cap
+    assert remaining.sequences <= asked.sequences
+    assert remaining.output_cap is None or asked.output_cap is None or remaining.output_cap <= asked.output_cap
+    assert rewrite(again, degradation).changes == ()

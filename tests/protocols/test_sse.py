@@ -1,0 +1,217 @@
+"""Streams that arrive in any blocks: events counted, the end recognised, usage found."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.protocols.sse import TAIL_BYTES, StreamReader, Usage, read_usage
+from tests.kit.properties import deterministic
+
+# vLLM 0.32.0, chat with include_usage, and completions; ids shortened.
+CHAT = """\
+data: {"id":"chatcmpl-9","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},\
+"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}
+
+data: {"id":"chatcmpl-9","model":"tiny","choices":[{"index":0,"delta":{"content":"*)(["},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-9","model":"tiny","choices":[{"index":0,"delta":{"content":"\u00e9"},"finish_reason":"length"}]}
+
+data: {"id":"chatcmpl-9","model":"tiny","choices":[],"usage":{"prompt_tokens":5,"total_tokens":13,\
+"completion_tokens":8},"system_fingerprint":"vllm-0.32.0-762c8c9a"}
+
+data: [DONE]
+
+""".encode()
+# With continuous_usage_stats and n = 2, and comments to keep the connection alive.
+CONTINUOUS = b"""\
+: keep-alive
+
+data: {"choices":[{"index":0,"text":"a"}],"usage":{"prompt_tokens":5,"total_tokens":6,"completion_tokens":1}}
+
+: keep-alive
+
+data: {"choices":[{"index":1,"text":"data: b"}],"usage":{"prompt_tokens":5,"total_tokens":7,"completion_tokens":2}}
+
+data: {"choices":[],"usage":{"prompt_tokens":5,"total_tokens":11,"completion_tokens":6}}
+
+data: [DONE]
+
+"""
+# TGI: no space after the colon, usage null until the end.
+TIGHT = (
+    b'data:{"choices":[],"usage":null}\n\ndata:{"usage":{"prompt_tokens":39,"completion_tokens":4}}\n\ndata: [DONE]\n\n'
+)
+NO_USAGE = b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"\\"usage\\""}]}\n\ndata: [DONE]\n\n'
+
+STREAMS = [
+    (CHAT, 5, Usage(prompt_tokens=5, completion_tokens=8)),
+    (CONTINUOUS, 4, Usage(prompt_tokens=5, completion_tokens=6)),
+    (TIGHT, 3, Usage(prompt_tokens=39, completion_tokens=4)),
+    (NO_USAGE, 3, None),
+]
+
+
+def windows(stream: bytes) -> bytes:
+    return stream.replace(b"\n", b"\r\n")
+
+
+def fed(*blocks: bytes) -> StreamReader:
+    reader = StreamReader()
+    for block in blocks:
+        reader.feed(block)
+    return reader
+
+
+def split(stream: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    return [stream[start:end] for start, end in itertools.pairwise(edges)]
+
+
+@pytest.mark.parametrize("framing", [bytes, windows])
+@pytest.mark.parametrize(("stream", "events", "usage"), STREAMS)
+def test_a_stream_in_one_piece_and_byte_by_byte(stream: bytes, events: int, usage: Usage | None, framing: type) -> None:
+    """Events, end and usage are the same, with either kind of line ending."""
+    framed = framing(stream)
+    for blocks in ([framed], [framed[n : n + 1] for n in range(len(framed))]):
+        reader = fed(*blocks)
+        assert reader.events == events
+        assert reader.usage() == usage
+        assert reader.complete
+        assert reader.at_boundary
+
+
+@deterministic
+@given(
+    chosen=st.sampled_from(STREAMS),
+    framing=st.sampled_from((bytes, windows)),
+    cuts=st.lists(st.integers(0, 900), max_size=12),
+)
+def test_a_stream_in_any_pieces(chosen: tuple[bytes, int, Usage | None], framing: type, cuts: list[int]) -> None:
+    """However the same bytes are cut into blocks, empty ones included, they read the same."""
+    stream, events, usage = chosen
+    reader = fed(*split(framing(stream), cuts))
+    assert (reader.events, reader.usage(), reader.complete, reader.at_boundary) == (events, usage, True, True)
+
+
+@deterministic
+@given(chosen=st.sampled_from(STREAMS), framing=st.sampled_from((bytes, windows)), end=st.integers(0, 900))
+def test_a_stream_that_breaks_anywhere(chosen: tuple[bytes, int, Usage | None], framing: type, end: int) -> None:
+    """Up to the break, events are counted by their first bytes, and only a whole terminator completes the stream."""
+    framed = framing(chosen[0])
+    begun = framed[:end]
+    reader = fed(*split(begun, [end // 3, end // 2]))
+    assert reader.events == (b"\n" + begun).count(b"\ndata:")
+    assert reader.complete is (b"data: [DONE]" in begun)
+    blank = framing(b"\n\n")
+    assert reader.at_boundary is (not begun or begun.endswith(blank))
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"", 0),
+        (b"data:", 1),
+        (b"data", 0),
+        (b"\n\ndata: 1\n\n", 1),
+        (b"data: 1\ndata: 2\n\n", 2),
+        (b": data: 1\n\n", 0),
+        (b"event: x\ndata: 1\n\n", 1),
+        (b'data: {"text":"data: data:"}\n\n', 1),
+    ],
+)
+def test_what_counts_as_an_event(stream: bytes, events: int) -> None:
+    """A line that begins with `data:`, nothing inside a line."""
+    assert fed(stream).events == events
+
+
+@pytest.mark.parametrize(
+    ("stream", "complete"),
+    [
+        (b"", False),
+        (b"data: [DONE]", True),
+        (b"data: [DON", False),
+        (b'data: 1\n\ndata: {"text":"data: [DONE]"}\n\n', False),
+        (b": data: [DONE]\n\n", False),
+        (b"data: [DONE]\n\n: bye\n\n", True),
+    ],
+)
+def test_what_completes_a_stream(stream: bytes, complete: bool) -> None:
+    """The terminator as a line of its own."""
+    assert fed(stream).complete is complete
+
+
+@pytest.mark.parametrize(
+    ("stream", "boundary"),
+    [
+        (b"", True),
+        (b"data: 1", False),
+        (b"data: 1\n", False),
+        (b"data: 1\n\n", True),
+        (b"data: 1\r\n", False),
+        (b"data: 1\r\n\r", False),
+        (b"data: 1\r\n\r\n", True),
+        (b"data: 1\n\nd", False),
+    ],
+)
+def test_between_two_events(stream: bytes, boundary: bool) -> None:
+    """Before the first event and after a blank line another event can follow."""
+    assert fed(stream).at_boundary is boundary
+
+
+FILLER = b": filler\n\n"
+
+
+@pytest.mark.parametrize(("room", "found"), [(1, True), (0, True), (-1, False)])
+def test_only_a_bounded_tail_is_kept(room: int, found: bool) -> None:
+    """Usage is found while it is within the last bytes of the stream, to the byte."""
+    usage = b'data: {"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
+    after = b":" + b"x" * (TAIL_BYTES - len(usage) - room - 1)
+    reader = fed(FILLER * 10_000, usage, after)
+    assert (reader.usage() is not None) is found
+    assert reader.events == 1
+
+
+def test_a_terminator_quoted_at_the_edge_of_the_tail_completes_nothing() -> None:
+    """What was cut off before the tail does not make a line of the rest of one."""
+    quoted = b'data: [DONE]"}\n\n'
+    reader = fed(b'data: {"text":"', quoted, b":" + b"x" * (TAIL_BYTES - len(quoted) - 1))
+    assert not reader.complete
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        (b'{"usage":{"prompt_tokens":2,"total_tokens":10,"completion_tokens":8}}', (2, 8)),
+        (b'{"choices":[{"text":"x"}],"usage":{"prompt_tokens":2,"completion_tokens":8},"metrics":null}', (2, 8)),
+        # An answer of no tokens, as embeddings have it.
+        (b'{"usage":{"prompt_tokens":2,"total_tokens":2}}', (2, 0)),
+        (b'{"usage":{"prompt_tokens":0,"completion_tokens":0}}', (0, 0)),
+        (b'{"usage":null}', None),
+        (b'{"choices":[]}', None),
+        (b'{"usage":{"completion_tokens":8}}', None),
+        (b'{"usage":{"prompt_tokens":"2","completion_tokens":8}}', None),
+        (b'{"usage":{"prompt_tokens":2.5,"completion_tokens":8}}', None),
+        (b'{"usage":{"prompt_tokens":null,"completion_tokens":8}}', None),
+        (b'{"usage":[]}', None),
+        (b"[]", None),
+        (b"", None),
+        (b"[DONE]", None),
+        (b'{"usage":{"prompt_tokens":2,"completion_tokens":8}', None),
+        (b'{"text":"\xff","usage":{"prompt_tokens":2,"completion_tokens":8}}', (2, 8)),
+        pytest.param(b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", None, id="too deep"),
+    ],
+)
+def test_usage_of_one_answer(answer: bytes, usage: tuple[int, int] | None) -> None:
+    """Whole numbers of both kinds, or nothing; a broken answer is none of kvguard's business."""
+    expected = usage and Usage(prompt_tokens=usage[0], completion_tokens=usage[1])
+    assert read_usage(answer) == expected
+
+
+def test_the_last_usage_counts() -> None:
+    """A block that cannot be read is passed over for the one before it."""
+    good = b'data: {"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
+    assert fed(good, b'data: {"usage":null}\n\n', b'data: {"usage":{"x"\n\n').usage() == Usage(
+        prompt_tokens=1, completion_tokens=2
+    )

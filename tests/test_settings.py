@@ -1,0 +1,137 @@
+"""Settings: precedence, every fault at once, nothing silently ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from kvguard.admission.decision import BlindPolicy
+from kvguard.admission.footprint import Trait
+from kvguard.admission.occupancy import Signal
+from kvguard.errors import SettingsError
+from kvguard.settings import load_settings, worker_faults
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+
+
+def faults_of(tmp_path: Path, text: str) -> tuple[str, ...]:
+    file = tmp_path / "k.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(config=file)
+    return caught.value.faults
+
+
+def test_the_defaults_are_the_tier_table() -> None:
+    """Without any source the thresholds are 70, 85 and 95 % and the embedded engine is the backend."""
+    settings = load_settings()
+    tiers = settings.admission_policy().tiers
+    assert (tiers.trim.enter, tiers.restrict.enter, tiers.reject.enter) == (0.70, 0.85, 0.95)
+    assert tiers.reject.signals == (Signal.PROJECTED, Signal.PEAK)
+    assert settings.backends[0].url == "sim://"
+    assert settings.admission_policy().blind is BlindPolicy.LEDGER
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each setting comes from the strongest source that names it."""
+    file = tmp_path / "k.yaml"
+    file.write_text("listen: {host: 127.0.0.1, port: 1, admin_port: 2}\n")
+    monkeypatch.setenv("KVGUARD_LISTEN__PORT", "3")
+    monkeypatch.setenv("KVGUARD_LISTEN__ADMIN_PORT", "4")
+    listen = load_settings(config=file, flags={"listen": {"admin_port": 5}}).listen
+    assert (listen.host, listen.port, listen.admin_port) == ("127.0.0.1", 3, 5)
+
+
+def test_kvguard_yaml_in_the_working_directory_is_read(tmp_path: Path) -> None:
+    """A file of the usual name needs no flag."""
+    (tmp_path / "kvguard.yaml").write_text("tiers: {trim_at: 0.5}\n")
+    assert load_settings().tiers.trim_at == 0.5
+
+
+def test_every_fault_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown keys, bad values, broken rules and unknown variables all appear in one error."""
+    monkeypatch.setenv("KVGUARD_TEIRS__TRIM_AT", "0.1")
+    faults = faults_of(
+        tmp_path,
+        """
+listen: {port: 99999}
+backends: [{url: "ftp://x"}, {url: "http://a", kv_usage: x}]
+tiers: {trim_at: 0.9}
+degrade: {floor_tokens: 600}
+telemetry: {when_blind: maybe, stale_after_seconds: 5}
+reject: {status: {saturated: 200}, retry_min_seconds: .nan}
+nope: 1
+""",
+    )
+    text = "\n".join(faults)
+    for part in (
+        "KVGUARD_TEIRS__TRIM_AT: no such setting",
+        "listen.port:",
+        "backends.0.url: must be http(s)://host:port or sim://",
+        "backends.1.kv_usage:",
+        "tiers: trim_at < restrict_at < reject_at must hold",
+        "degrade: floor_tokens must not exceed max_output_tokens",
+        "telemetry.when_blind:",
+        "reject.status.saturated",
+        "reject.retry_min_seconds:",
+        "nope:",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("tiers: {trim_at: 0.5\n", "expected ',' or '}'"),
+        ("- a\n", "must be a mapping of settings, not a list"),
+        ("backends: []\n", "backends: name at least one"),
+        ("backends: [{url: 'http://a:1'}, {url: 'http://a:1'}]\n", "two backends are named a:1"),
+        ("backends: [{url: 'http://u:p@a:1'}]\n", "must not carry a query, fragment or credentials"),
+        ("telemetry: {interval_seconds: 3}\n", "stale_after_seconds must be at least twice interval_seconds"),
+        ("reject: {retry_min_seconds: 40}\n", "retry_min_seconds must not exceed retry_max_seconds"),
+        ("\xff", "k.yaml:"),
+    ],
+)
+def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, part: str) -> None:
+    """A file that cannot be used gives one clear line, never a traceback."""
+    file = tmp_path / "k.yaml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(SettingsError) as caught:
+        load_settings(config=file)
+    assert part in str(caught.value)
+
+
+def test_a_missing_file_is_an_error_when_it_was_named(tmp_path: Path) -> None:
+    """A mistyped --config is not silently replaced by defaults."""
+    with pytest.raises(SettingsError, match="no such file"):
+        load_settings(config=tmp_path / "other.yaml")
+
+
+@pytest.mark.parametrize(
+    "name", ["KVGUARD_SERVICE_HOST", "KVGUARD_PORT", "KVGUARD_PORT_8080_TCP_ADDR", "KVGUARD_ADMIN_SERVICE_PORT_HTTP"]
+)
+def test_variables_kubernetes_adds_for_a_service_are_not_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A Service named kvguard in the namespace does not keep kvguard from starting."""
+    monkeypatch.setenv(name, "tcp://10.0.0.1:8080")
+    load_settings()
+
+
+def test_what_is_never_trimmed_follows_the_switches() -> None:
+    """Tools and structured output are spared unless switched on; reasoning models always are."""
+    spared = load_settings().degrade.policy().untrimmed
+    assert spared == {Trait.TOOLS, Trait.STRUCTURED_OUTPUT, Trait.REASONING}
+    both = load_settings(flags={"degrade": {"trim_tools": True, "trim_structured_output": True}})
+    assert both.degrade.policy().untrimmed == {Trait.REASONING}
+
+
+@pytest.mark.parametrize(("flag", "variable", "faults"), [(None, None, 0), (1, "1", 0), (2, None, 1), (4, "3", 2)])
+def test_more_than_one_worker_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, flag: int | None, variable: str | None, faults: int
+) -> None:
+    """Flag and environment are both looked at."""
+    if variable is not None:
+        monkeypatch.setenv("WEB_CONCURRENCY", variable)
+    assert len(worker_faults(flag)) == faults
