@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import new_backend
@@ -97,7 +98,7 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     metrics = Metrics(registry, version="0", config_hash="0")
     metrics.prepare(routes=("route",), backends=("backend",))
     metrics.counted("engine", 0.0)
-    backend = new_backend("backend", "http://backend", OccupancyPolicy())
+    backend = new_backend("backend", "http://backend", OccupancyPolicy(), LengthPolicy())
     backend.bytes_per_token = 1
     usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=0.0)
     backend.occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0, now=0.0)

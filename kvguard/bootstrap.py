@@ -111,7 +111,7 @@ async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.Asy
 
 
 def _backend(settings: Settings, chosen: BackendSettings) -> Backend:
-    backend = new_backend(chosen.label, chosen.url, settings.occupancy_policy(chosen))
+    backend = new_backend(chosen.label, chosen.url, settings.occupancy_policy(chosen), settings.forecast.policy())
     backend.context_tokens = chosen.context_tokens
     if chosen.geometry is not None:
         backend.bytes_per_token = _bytes_per_token(chosen, chosen.geometry)
@@ -168,23 +168,22 @@ def _traffic_app(
         allow_opt_out=settings.degrade.allow_opt_out,
         statuses=settings.reject.status,
     )
-    counter = _counter(settings, controller, upstream, clock, stack)
+    counter = _counter(settings, controller, clock, stack)
     pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
     return TrafficApp(pipeline, controller, upstream, reporter, clock, policy)
 
 
 def _counter(
-    settings: Settings,
-    controller: Controller,
-    upstream: Upstream,
-    clock: Clock,
-    stack: contextlib.AsyncExitStack,
+    settings: Settings, controller: Controller, clock: Clock, stack: contextlib.AsyncExitStack
 ) -> PromptCounter:
     estimate = EstimateRule(bytes_per_token=settings.tokens.bytes_per_token)
     if settings.tokens.tokenizer is not None:
         local = load_local_counter(settings.tokens.tokenizer)
         stack.callback(local.close)
         return PromptCounter(local, estimate)
+    # Connections of its own: counting must not take those that generation was given.
+    upstream = AiohttpUpstream(_limits(settings))
+    stack.push_async_callback(upstream.close)
     post = functools.partial(_post, controller, upstream, clock)
     return PromptCounter(EngineCounter(post, timeout_seconds=settings.tokens.engine_timeout_seconds), estimate)
 

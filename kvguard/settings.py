@@ -21,6 +21,7 @@ from pydantic_settings import (
 
 from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
 from kvguard.admission.footprint import Trait
+from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import EngineRule, OccupancyPolicy, Signal
 from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.reasons import RejectReason
@@ -238,6 +239,23 @@ class TokenSettings(Section):
     """Output to reserve for when a request names no cap and the engine's default is the rest of the context."""
 
 
+class ForecastSettings(Section):
+    """Foreseeing how long answers get, from those that ended. Until enough have, a request counts with its cap."""
+
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Share of answers that end within what is forecast; lower admits more and risks preemptions."""
+    min_answers: PositiveInt = 30
+    """Answers under a class of caps before their lengths are believed."""
+    half_life_answers: PositiveInt = 500
+    """Answers after which an old one counts half."""
+
+    def policy(self) -> LengthPolicy:
+        """The core's value."""
+        return LengthPolicy(
+            quantile=self.quantile, min_answers=self.min_answers, half_life_answers=self.half_life_answers
+        )
+
+
 class LimitSettings(Section):
     """Bounds on what one client can make kvguard hold."""
 
@@ -282,6 +300,7 @@ class Settings(BaseSettings):
     reject: RejectSettings = RejectSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     tokens: TokenSettings = TokenSettings()
+    forecast: ForecastSettings = ForecastSettings()
     limits: LimitSettings = LimitSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     log: LogSettings = LogSettings()

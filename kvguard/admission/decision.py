@@ -34,7 +34,10 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
-    """Forward the request as `degradation` says; `demand` is what it then asks of the cache."""
+    """Forward the request as `degradation` says; `demand` is what it then asks of the cache.
+
+    `tier` is the strongest whose degradations it was given, so never REJECT.
+    """
 
     tier: Tier
     demand: Demand
@@ -107,7 +110,7 @@ class _Weighing:
             if fitted is not None:
                 if fitted is not lighter:
                     degradation = replace(degradation, output_cap=fitted.output_cap)
-                return Admit(tier=level, demand=fitted, degradation=degradation, ratios=before)
+                return Admit(tier=min(level, Tier.RESTRICT), demand=fitted, degradation=degradation, ratios=before)
             if self.occupancy.idle():
                 return self._admit_idle(lighter, degradation, level, before)
         return Reject(
@@ -131,7 +134,7 @@ class _Weighing:
         low = floor_cap(demand, self.policy.degrade)
         if low is not None:
             demand, degradation = demand.with_cap(low), replace(degradation, output_cap=low)
-        return Admit(tier=level, demand=demand, degradation=degradation, ratios=before)
+        return Admit(tier=min(level, Tier.RESTRICT), demand=demand, degradation=degradation, ratios=before)
 
     def _excess(self, demand: Demand) -> float:
         """Blocks the demand would take beyond the REJECT threshold; negative while it fits."""

@@ -29,7 +29,8 @@ class Demand:
 
     `prompts` holds the tokens of each prompt. `output_cap` is what the engine would let each sequence generate (None:
     no bound is known); `expected_output` is what to reserve for, never above the cap. `beams` says that the copies
-    are beams of one answer, so that one sequence still is a valid answer.
+    are beams of one answer, so that one sequence still is a valid answer; `fixed_length` that every answer runs to its
+    cap; `streamed` that its growth can be watched.
     """
 
     prompts: tuple[int, ...]
@@ -38,6 +39,8 @@ class Demand:
     expected_output: int
     min_tokens: int = 0
     beams: bool = False
+    fixed_length: bool = False
+    streamed: bool = True
     traits: frozenset[Trait] = frozenset()
 
     @property

@@ -6,9 +6,12 @@ descending, just before sequence i ends the first i sequences are alive and each
 that a request for many copies costs no more than a request for one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
+
+from kvguard.admission.footprint import Demand
+from kvguard.admission.lengths import OutputLengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,21 @@ def peak_blocks(courses: Iterable[Course], block_size: int) -> int:
     return peak
 
 
-def expected_remaining(*, produced: int, expected: int, cap: int | None) -> int:
-    """Tokens a sequence may still generate.
+def remaining_output(demand: Demand, produced: int, lengths: OutputLengths) -> int:
+    """Tokens a sequence of `demand` may still generate after `produced`; the cap always bounds them.
 
-    An answer that outlived what was expected of it is taken to be half done; the cap always bounds it.
+    What was learned decides, what is expected of the request while nothing is; an answer that outlived both is taken
+    to be half done.
     """
-    remaining = expected - produced if produced < expected else produced
-    return remaining if cap is None else max(0, min(remaining, cap - produced))
+    total = None if demand.fixed_length else lengths.expected(cap=demand.output_cap, produced=produced)
+    if total is None:
+        total = demand.expected_output if produced < demand.expected_output else 2 * produced
+    total = max(total, demand.min_tokens)
+    return max(0, (total if demand.output_cap is None else min(total, demand.output_cap)) - produced)
+
+
+def courses_of(demand: Demand, produced: int, lengths: OutputLengths) -> Iterator[Course]:
+    """The futures of every prompt of a request, its copies as one."""
+    remaining = remaining_output(demand, produced, lengths)
+    for prompt_tokens in demand.prompts:
+        yield Course(prompt_tokens + produced, remaining, demand.copies)

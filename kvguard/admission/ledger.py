@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand, blocks_for
-from kvguard.admission.forecast import Course, expected_remaining
+from kvguard.admission.forecast import Course, courses_of
+from kvguard.admission.lengths import OutputLengths
 
 
 class ReservationState(enum.Enum):
@@ -32,13 +33,6 @@ class Reservation:
     held_blocks: int
     produced: int = 0
     state: ReservationState = ReservationState.LIVE
-
-    def courses(self) -> Iterator[Course]:
-        """Every prompt's present and expected future, its copies as one."""
-        demand = self.demand
-        remaining = expected_remaining(produced=self.produced, expected=demand.expected_output, cap=demand.output_cap)
-        for prompt_tokens in demand.prompts:
-            yield Course(prompt_tokens + self.produced, remaining, demand.copies)
 
     def blocks_now(self) -> int:
         """Whole blocks of every sequence's prompt and output so far."""
@@ -132,7 +126,17 @@ class Ledger:
         """Blocks of reservations that began before `begun_before` and ended at or after `moment`."""
         return sum(ended.blocks for ended in self._ended if ended.at >= moment and ended.started_at < begun_before)
 
-    def courses(self) -> Iterator[Course]:
+    def courses(self, lengths: OutputLengths) -> Iterator[Course]:
         """The present and expected future of everything live."""
         for reservation in self._live.values():
-            yield from reservation.courses()
+            yield from courses_of(reservation.demand, reservation.produced, lengths)
+
+    def grow_unstreamed(self, blocks: float, *, begun_before: float) -> None:
+        """Attribute growth that only the gauge shows to the answers that cannot be watched, evenly, up to what is
+        expected of each; all sequences of an engine decode at one pace.
+        """
+        unwatched = [r for r in self._live.values() if not r.demand.streamed and r.started_at < begun_before]
+        sequences = sum(reservation.demand.sequences for reservation in unwatched)
+        for reservation in unwatched:
+            grown = reservation.produced + int(blocks * reservation.block_size / sequences)
+            self.progress(reservation, min(grown, reservation.demand.expected_output))

@@ -37,13 +37,22 @@ class OutputLengths:
         lengths.add(min(max(length, 1), LONGEST))
 
     def expected(self, *, cap: int | None, produced: int) -> int | None:
-        """Total tokens of an answer under `cap` that has `produced` so far; None while too little is known."""
-        lengths = self._classes.get(_class_of(cap))
-        return None if lengths is None else lengths.expected(produced)
+        """Total tokens of an answer under `cap` that has `produced` so far; None while too little is known.
+
+        What is not known of a class is taken from the next class above: a lower cap only cuts the same answers shorter.
+        """
+        for number in range(_class_of(cap), _UNCAPPED + 1):
+            lengths = self._classes.get(number)
+            if lengths is not None and lengths.known:
+                return lengths.expected(produced)
+        return None
+
+
+_UNCAPPED = LONGEST.bit_length() + 1
 
 
 def _class_of(cap: int | None) -> int:
-    return 0 if cap is None else min(cap, LONGEST).bit_length()
+    return _UNCAPPED if cap is None else min(cap, LONGEST).bit_length()
 
 
 def _bounds() -> Iterator[int]:
@@ -78,9 +87,11 @@ class _Lengths:
             self._weights = [weight / self._next for weight in self._weights]
             self._next = 1.0
 
+    @property
+    def known(self) -> bool:
+        return self._seen >= self._policy.min_answers
+
     def expected(self, produced: int) -> int | None:
-        if self._seen < self._policy.min_answers:
-            return None
         if self._table is None:
             self._table = self._quantiles()
         total = self._table[bisect_left(_BOUNDS, produced + 1)] if produced < LONGEST else 0

@@ -12,8 +12,9 @@ import itertools
 from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand
-from kvguard.admission.forecast import Course, expected_remaining, peak_blocks
+from kvguard.admission.forecast import courses_of, peak_blocks
 from kvguard.admission.ledger import Ledger
+from kvguard.admission.lengths import OutputLengths
 from kvguard.admission.usage import EngineUsage, UsageSample
 
 
@@ -85,11 +86,12 @@ class Ratios:
 
 
 class Occupancy:
-    """One backend's gauge history joined with its ledger."""
+    """One backend's gauge history joined with its ledger and the lengths of its answers."""
 
-    def __init__(self, policy: OccupancyPolicy, ledger: Ledger) -> None:
+    def __init__(self, policy: OccupancyPolicy, ledger: Ledger, lengths: OutputLengths) -> None:
         self.policy = policy
         self.ledger = ledger
+        self.lengths = lengths
         self.sample: UsageSample | None = None
         self.capacity: Capacity | None = _overridden(policy)
         self.foreign_blocks = 0.0
@@ -115,6 +117,8 @@ class Occupancy:
         if observed is None:
             return
         cooling = self.ledger.freed_since(asked_at - self.policy.aftermath_seconds, begun_before=asked_at)
+        growth = observed - cooling - self.ledger.held_before(asked_at)
+        self.ledger.grow_unstreamed(max(0.0, growth), begun_before=asked_at)
         self.foreign_blocks = max(0.0, observed - cooling - self.ledger.held_before(asked_at))
         self._skew_ratio = self._skew()
 
@@ -151,7 +155,10 @@ class Occupancy:
         if candidate is not None:
             held += candidate.prompt_blocks(size)
             reserved += candidate.reserved_blocks(size)
-        peak = foreign + peak_blocks(itertools.chain(self.ledger.courses(), _courses(candidate)), size)
+        courses = self.ledger.courses(self.lengths)
+        if candidate is not None:
+            courses = itertools.chain(courses, courses_of(candidate, 0, self.lengths))
+        peak = foreign + peak_blocks(courses, size)
         floor = self.policy.queue_floor_ratio if fresh and self._waiting() else 0.0
         observed = self.observed_ratio() if fresh else None
         return Ratios(
@@ -214,10 +221,3 @@ def _weights(engines: tuple[EngineUsage, ...], capacity: Capacity) -> list[float
         published = sum(engine.capacity_blocks or 0 for engine in engines)
         return [(engine.capacity_blocks or 0) * capacity.blocks / published for engine in engines]
     return [capacity.blocks / len(engines)] * len(engines)
-
-
-def _courses(candidate: Demand | None) -> list[Course]:
-    if candidate is None:
-        return []
-    remaining = expected_remaining(produced=0, expected=candidate.expected_output, cap=candidate.output_cap)
-    return [Course(tokens, remaining, candidate.copies) for tokens in candidate.prompts]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
+from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
 from kvguard.admission.retry import FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
@@ -58,12 +59,17 @@ class Backend:
         capacity = self.occupancy.capacity
         return self.ledger.reserve(demand, block_size=capacity.block_size if capacity else 1, now=now)
 
+    def learn(self, demand: Demand, completion_tokens: int) -> None:
+        """Remember how long an answer got that ended by itself; tokens are summed over its sequences."""
+        if not demand.fixed_length:
+            self.occupancy.lengths.observe(completion_tokens // demand.sequences, cap=demand.output_cap)
+
     def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
         """End a reservation; its blocks count as freed once."""
         if self.ledger.end(reservation, state, now=now):
             self.freed_blocks.add(reservation.held_blocks, now)
 
 
-def new_backend(name: str, url: str, policy: OccupancyPolicy) -> Backend:
+def new_backend(name: str, url: str, policy: OccupancyPolicy, lengths: LengthPolicy) -> Backend:
     """A backend nothing is known of yet."""
-    return Backend(name=name, url=url, occupancy=Occupancy(policy, Ledger()))
+    return Backend(name=name, url=url, occupancy=Occupancy(policy, Ledger(), OutputLengths(lengths)))

@@ -62,6 +62,7 @@ class InferenceRequest:
     requested_cap: int | None
     min_tokens: int
     truncate_to: int | None
+    fixed_length: bool
     traits: frozenset[Trait]
 
     @property
@@ -95,6 +96,8 @@ class InferenceRequest:
             expected_output=expected if cap is None else min(expected, cap),
             min_tokens=self.min_tokens,
             beams=self.beams,
+            fixed_length=self.fixed_length,
+            streamed=self.stream and not self.beams,
             traits=self.traits,
         )
 
@@ -117,6 +120,7 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
         requested_cap=_requested_cap(fields, caps),
         min_tokens=max(min_tokens, 0),
         truncate_to=read_int(fields, "truncate_prompt_tokens"),
+        fixed_length=read_bool(fields, "ignore_eos"),
         traits=_traits(fields),
     )
 

@@ -110,8 +110,9 @@ class Controller:
         )
         return Admission(backend=backend, reservation=backend.reserve(admit.demand, now), decision=admit)
 
-    def settle(self, admission: Admission, *, now: float) -> None:
-        """End a reservation whose use the engine has reported."""
+    def settle(self, admission: Admission, *, completion_tokens: int, now: float) -> None:
+        """End a reservation whose answer is whole, and learn from its length (summed over its sequences)."""
+        admission.backend.learn(admission.decision.demand, completion_tokens)
         admission.backend.end(admission.reservation, ReservationState.SETTLED, now)
 
     def release(self, admission: Admission, *, now: float) -> None:

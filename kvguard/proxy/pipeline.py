@@ -155,8 +155,9 @@ class Pipeline:
         try:
             relayed = await self._exchange_upstream(work, rewritten)
             end, detail = (End.UPSTREAM_ERROR, relayed.broken) if relayed.broken else (End.COMPLETE, "")
-            if relayed.usage is not None:
-                self._controller.settle(work.admission, now=self._clock.now())
+            tokens = relayed.completion_tokens
+            if end is End.COMPLETE and tokens:
+                self._controller.settle(work.admission, completion_tokens=tokens, now=self._clock.now())
             return None
         except UpstreamError as error:
             end, detail = End.UPSTREAM_ERROR, str(error)

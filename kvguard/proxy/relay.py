@@ -43,7 +43,15 @@ class Relayed:
     status: int
     first_byte_at: float | None = None
     usage: Usage | None = None
+    events: int = 0
     broken: str = ""
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of the answer, over all sequences: the engine's own figure, else the events seen; 0 is unknown."""
+        if self.status != 200:
+            return 0
+        return self.usage.completion_tokens if self.usage else self.events
 
 
 class Relay:
@@ -88,6 +96,7 @@ class Relay:
         if self.result.broken:
             await self._exchange.write(_broken_off(reader))
         self.result.usage = reader.usage()
+        self.result.events = reader.events
 
     async def _plain(self, headers: Headers) -> None:
         kept: bytes | None = b""

@@ -73,6 +73,7 @@ class VllmServer:
 
     vLLM's processes spin while they wait for each other. On a machine of few cores they then keep everyone else from
     running for up to two seconds at a time, which a test sees as latency; `engine_cpus` keeps them on those cores.
+    vLLM keeps one block for itself: `num_blocks` must be over `max_model_len / block_size`, or it does not start.
     """
 
     def __init__(
