@@ -116,8 +116,8 @@ class TierSettings(Section):
     """The same for REJECT."""
     exit_margin: Ratio = 0.05
     """A tier is left only below its threshold minus this."""
-    min_dwell_seconds: Annotated[float, Field(ge=0)] = 1.0
-    """A tier is kept at least this long."""
+    min_dwell_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """A tier is kept at least this long; at REJECT that refuses everybody meanwhile, so the margin alone is better."""
 
     @model_validator(mode="after")
     def _rising(self) -> "TierSettings":
@@ -242,7 +242,7 @@ class TokenSettings(Section):
 class ForecastSettings(Section):
     """Foreseeing how long answers get, from those that ended. Until enough have, a request counts with its cap."""
 
-    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.7
     """Share of answers that end within what is forecast; lower admits more and risks preemptions."""
     min_answers: PositiveInt = 30
     """Answers under a class of caps before their lengths are believed."""

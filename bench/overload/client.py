@@ -85,17 +85,21 @@ async def open_loop(url: str, schedule: list[Arrival]) -> list[Outcome]:
 
 
 async def closed_loop(url: str, *, clients: int, seconds: float, seed: str) -> float:
-    """Answers a second when `clients` each send their next request as soon as the last has ended."""
+    """Answers a second when `clients` each send their next request as soon as the last has ended.
+
+    The first third only fills the engine; answers that end in the rest are counted.
+    """
     supply = requests(random.Random(seed))
+    began = time.monotonic()
+    counted_from, until = began + seconds / 3, began + seconds
     async with new_session() as session:
-        began = time.monotonic()
-        counts = await asyncio.gather(*(_loop(session, url, supply, began + seconds) for _ in range(clients)))
-        return sum(counts) / (time.monotonic() - began)
+        ends = await asyncio.gather(*(_loop(session, url, supply, until) for _ in range(clients)))
+    return sum(counted_from <= end < until for each in ends for end in each) / (until - counted_from)
 
 
-async def _loop(session: aiohttp.ClientSession, url: str, supply: Iterator[Arrival], until: float) -> int:
-    finished = 0
+async def _loop(session: aiohttp.ClientSession, url: str, supply: Iterator[Arrival], until: float) -> list[float]:
+    ends = []
     while time.monotonic() < until:
-        outcome = await ask(session, url, next(supply))
-        finished += outcome.complete
-    return finished
+        if (await ask(session, url, next(supply))).complete:
+            ends.append(time.monotonic())
+    return ends

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FIRST_TOKEN_SECONDS = 2.0
+PROMPT_FIRST_TOKEN_SECONDS = 0.5
 PER_TOKEN_SECONDS = 0.25
 ARMS = ("vllm", "vllm-queue-limit", "kvguard")
+COLOURS = ("#b3261e", "#b7791f", "#1a6b4a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Slice:
     seconds: float
     offered: int
     good: int
+    prompt_good: int
     good_tokens: int
     refused: int
     timed_out: int
@@ -70,9 +73,10 @@ def spread(values: list[float]) -> str:
 
 def table(slices: list[Slice]) -> str:
     lines = [
-        "| offered load | arm | goodput, share of capacity: median (least to most) | good tokens/s | refused "
+        "| offered load | arm | goodput, share of capacity: median (least to most) "
+        f"| with first token in {PROMPT_FIRST_TOKEN_SECONDS:g} s | good tokens/s | refused "
         "| client time-outs | shortened, of good | first token p50 / p99, s | preemptions |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for load in sorted({s.load for s in slices}):
         for arm in ARMS:
@@ -87,11 +91,13 @@ def _row(load: float, arm: str, group: list[Slice]) -> str:
         return f"{median(group, lambda s: value(s) / max(s.offered, 1)) or 0:.0%}"
 
     tokens = median(group, lambda s: s.good_tokens / s.seconds) or 0
+    prompt = median(group, lambda s: s.prompt_good / s.seconds / s.capacity)
     cut = median(group, lambda s: s.cut / max(s.good, 1)) or 0
     p50, p99 = (median(group, lambda s, q=q: s.first_token(q)) for q in (0.5, 0.99))
     preemptions = median(group, lambda s: s.preemptions) or 0
     return (
-        f"| {load:g}x | {arm} | {spread([s.goodput for s in group])} | {tokens:.0f} | {share(lambda s: s.refused)} "
+        f"| {load:g}x | {arm} | {spread([s.goodput for s in group])} | {prompt or 0:.2f} | {tokens:.0f} "
+        f"| {share(lambda s: s.refused)} "
         f"| {share(lambda s: s.timed_out)} | {cut:.0%} | {p50 or 0:.2f} / {p99 or 0:.2f} | {preemptions:.0f} |"
     )
 
@@ -143,7 +149,7 @@ def plot(slices: list[Slice], file: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    for arm, colour in zip(ARMS, ("#b3261e", "#b7791f", "#1a6b4a"), strict=True):
+    for arm, colour in zip(ARMS, COLOURS, strict=True):
         loads = sorted({s.load for s in slices if s.arm == arm})
         groups = [[s.goodput for s in slices if s.arm == arm and s.load == load] for load in loads]
         axes.plot(loads, [statistics.median(g) for g in groups], marker="o", color=colour, label=arm)

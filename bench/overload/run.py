@@ -21,9 +21,15 @@ from pathlib import Path
 import httpx
 
 from bench.overload.client import Outcome, closed_loop, open_loop
-from bench.overload.report import FIRST_TOKEN_SECONDS, PER_TOKEN_SECONDS, Slice, write_report
+from bench.overload.report import (
+    FIRST_TOKEN_SECONDS,
+    PER_TOKEN_SECONDS,
+    PROMPT_FIRST_TOKEN_SECONDS,
+    Slice,
+    write_report,
+)
 from bench.overload.workload import arrivals
-from tests.vllm.server import ROOT, VllmServer, free_port, vllm_python
+from tests.vllm.server import ROOT, VllmServer, free_port, last_cpu, vllm_python
 
 RESULTS = ROOT / "bench" / "results" / "overload.jsonl"
 LOADS = (0.5, 1.0, 2.0, 4.0)
@@ -76,6 +82,7 @@ def summarise(
         seconds=seconds,
         offered=len(outcomes),
         good=len(good),
+        prompt_good=sum(o.good(first_token=PROMPT_FIRST_TOKEN_SECONDS, per_token=PER_TOKEN_SECONDS) for o in outcomes),
         good_tokens=sum(o.tokens for o in good),
         refused=sum(400 <= o.status < 599 for o in outcomes),
         timed_out=sum(o.timed_out for o in outcomes),
@@ -88,13 +95,13 @@ def summarise(
 
 
 @contextlib.asynccontextmanager
-async def kvguard(backend: str, config: Path | None) -> AsyncIterator[str]:
+async def kvguard(name: str, backend: str, config: Path | None) -> AsyncIterator[str]:
     """kvguard as a user runs it, with its default settings unless a file is given."""
     port, admin = free_port(), free_port()
     command = [sys.executable, "-m", "kvguard", "serve", "--backend", backend, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--admin-port", str(admin)]
     command += ["--config", str(config)] if config else []
-    log = (RESULTS.parent / "kvguard.log").open("w")
+    log = (RESULTS.parent / f"{name}.log").open("w")
     process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
     try:
         async with httpx.AsyncClient() as client:
@@ -123,7 +130,7 @@ async def measure(arguments: argparse.Namespace, arms: list[Arm]) -> None:
             )
             await idle(bare)
             print(f"round {number + 1}: the engine finishes {capacity:.2f} requests/s", flush=True)
-            visits = [(load, arm) for load in LOADS for arm in arms]
+            visits = [(load, arm) for load in arguments.loads for arm in arms]
             order.shuffle(visits)
             for load, arm in visits:
                 result = await visit(
@@ -139,24 +146,40 @@ async def main(arguments: argparse.Namespace) -> None:
     model = ROOT / ".models" / "tiny"
     subprocess.run([vllm_python(), ROOT / "tests" / "vllm" / "make_model.py", model], check=True)
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    # The engines share one core and everything else the other: left alone, vLLM starves whoever measures it.
+    engine_cpus = last_cpu()
+    os.sched_setaffinity(0, os.sched_getaffinity(0) - set(engine_cpus))
     plugin = ("--logits-processors", "forced_length:ForcedLength")
     limit = ("--max-num-queued-reqs", str(arguments.native_limit))
     with (
-        VllmServer(model, extra_args=plugin, log_path=RESULTS.parent / "vllm-bare.log") as bare,
-        VllmServer(model, extra_args=(*plugin, *limit), log_path=RESULTS.parent / "vllm-limited.log") as limited,
+        VllmServer(
+            model, extra_args=plugin, engine_cpus=engine_cpus, log_path=RESULTS.parent / "vllm-bare.log"
+        ) as bare,
+        VllmServer(
+            model, extra_args=(*plugin, *limit), engine_cpus=engine_cpus, log_path=RESULTS.parent / "vllm-limited.log"
+        ) as limited,
     ):
-        async with kvguard(bare.url, arguments.config) as guarded:
+        async with contextlib.AsyncExitStack() as stack:
             arms = [Arm("vllm", bare.url, bare), Arm("vllm-queue-limit", limited.url, limited)]
-            arms.append(Arm("kvguard", guarded, bare))
+            for name, config in [("kvguard", arguments.config), *arguments.variant]:
+                url = await stack.enter_async_context(kvguard(name, bare.url, config))
+                arms.append(Arm(name, url, bare))
             began = time.monotonic()
             await measure(arguments, arms)
             print(f"took {time.monotonic() - began:.0f} s")
     write_report(RESULTS, ROOT / "docs", native_limit=arguments.native_limit)
 
 
+def named_config(text: str) -> tuple[str, Path]:
+    """Another kvguard to measure beside the default one."""
+    name, _, file = text.partition("=")
+    return name, Path(file)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="offered load over capacity")
     parser.add_argument("--slice-seconds", type=float, default=12.0)
     parser.add_argument("--capacity-seconds", type=float, default=10.0)
     parser.add_argument("--warm-seconds", type=float, default=15.0)
@@ -165,6 +188,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--native-limit", type=int, default=16, help="vLLM's --max-num-queued-reqs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--config", type=Path, help="kvguard.yaml to measure instead of the defaults")
+    parser.add_argument("--variant", type=named_config, action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--append", action="store_true", help="keep the results that are there")
     return parser.parse_args()
 

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from kvguard.admission.footprint import Demand
+from kvguard.admission.forecast import remaining_output
 from kvguard.admission.occupancy import Capacity, Occupancy, Ratios, TelemetryState
 from kvguard.admission.policy import Degradation, DegradePolicy, degrade, floor_cap
 from kvguard.admission.reasons import RejectReason
@@ -124,7 +125,7 @@ class _Weighing:
         low = floor_cap(demand, self.policy.degrade)
         if low is None or self._excess(demand.with_cap(low)) >= 0:
             return None
-        high = demand.expected_output
+        high = max(demand.expected_output, remaining_output(demand, 0, self.occupancy.lengths))
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._excess(demand.with_cap(middle)) < 0 else (low, middle)

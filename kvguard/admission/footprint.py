@@ -28,14 +28,15 @@ class Demand:
     """One HTTP request as the KV cache sees it: prompts x copies sequences.
 
     `prompts` holds the tokens of each prompt. `output_cap` is what the engine would let each sequence generate (None:
-    no bound is known); `expected_output` is what to reserve for, never above the cap. `beams` says that the copies
-    are beams of one answer, so that one sequence still is a valid answer; `fixed_length` that every answer runs to its
-    cap; `streamed` that its growth can be watched.
+    no bound is known) and `asked_cap` what it would have, had nothing been lowered; `expected_output` is what to
+    reserve for, never above the cap. `beams` says that the copies are beams of one answer, so that one sequence still
+    is a valid answer; `fixed_length` that every answer runs to its cap; `streamed` that its growth can be watched.
     """
 
     prompts: tuple[int, ...]
     copies: int = 1
     output_cap: int | None
+    asked_cap: int | None
     expected_output: int
     min_tokens: int = 0
     beams: bool = False

@@ -19,7 +19,7 @@ class LengthPolicy:
     An answer counts half as much once `half_life_answers` more have ended in its class.
     """
 
-    quantile: float = 0.8
+    quantile: float = 0.7
     min_answers: int = 30
     half_life_answers: int = 500
 

@@ -39,7 +39,7 @@ class TierPolicy:
     restrict: TierRule = field(default_factory=lambda: TierRule(enter=0.85, signals=(Signal.PROJECTED,)))
     reject: TierRule = field(default_factory=lambda: TierRule(enter=0.95, signals=(Signal.PROJECTED, Signal.PEAK)))
     exit_margin: float = 0.05
-    min_dwell_seconds: float = 1.0
+    min_dwell_seconds: float = 0.0
 
     def rules(self) -> tuple[tuple[Tier, TierRule], ...]:
         """Highest tier first."""
@@ -65,8 +65,8 @@ def tier_of(ratios: Ratios, policy: TierPolicy, *, slack: float = 0.0) -> Tier:
 def next_tier(state: TierState, ratios: Ratios, policy: TierPolicy, now: float) -> TierState:
     """The tier in force after seeing `ratios` at `now`."""
     entered = tier_of(ratios, policy)
-    if entered >= state.tier:
-        return state if entered == state.tier else TierState(entered, now)
+    if entered > state.tier:
+        return TierState(entered, now)
     held = tier_of(ratios, policy, slack=policy.exit_margin)
     if held >= state.tier or now - state.since < policy.min_dwell_seconds:
         return state

@@ -88,11 +88,13 @@ class InferenceRequest:
         wanted = self.caps.default_tokens if self.requested_cap is None else self.requested_cap
         room = None if context_tokens is None else max(context_tokens - min(prompts, default=0), 1)
         cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
-        expected = assumed_output_tokens if wanted is None else wanted
+        length = cap if self.fixed_length else wanted
+        expected = assumed_output_tokens if length is None else length
         return Demand(
             prompts=prompts,
             copies=self.copies,
             output_cap=cap,
+            asked_cap=cap,
             expected_output=expected if cap is None else min(expected, cap),
             min_tokens=self.min_tokens,
             beams=self.beams,

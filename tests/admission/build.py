@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.ledger import Ledger
+from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 
@@ -14,7 +15,9 @@ def demand(*prompts: int, cap: int | None = 16, expected: int | None = None, **f
     """A demand for its whole cap, unless `expected` says otherwise; 512 where no cap is known."""
     if expected is None:
         expected = 512 if cap is None else cap
-    return Demand(prompts=prompts or (16,), output_cap=cap, expected_output=expected, **fields)
+    return Demand(
+        **{"prompts": prompts or (16,), "output_cap": cap, "asked_cap": cap, "expected_output": expected, **fields}
+    )
 
 
 def engine(used_ratio: float | None, *, blocks: int | None = 100, name: str = "0", **fields: object) -> EngineUsage:
@@ -30,11 +33,41 @@ def sample(*ratios: float | None, blocks: int | None = 100, **fields: object) ->
     )
 
 
+def learned(*lengths: int, cap: int | None = None, **policy: object) -> OutputLengths:
+    """What is known after answers of these lengths, believed from the first one on."""
+    seen = OutputLengths(LengthPolicy(**{"min_answers": 1, **policy}))
+    for length in lengths:
+        seen.observe(length, cap=cap)
+    return seen
+
+
+# Lengths of answers and the caps they ended under.
+answers = st.lists(st.tuples(st.integers(1, 500), st.none() | st.integers(1, 1000)), max_size=8)
+
+
+def learned_from(seen: list[tuple[int, int | None]]) -> OutputLengths:
+    lengths = learned()
+    for length, cap in seen:
+        lengths.observe(length, cap=cap)
+    return lengths
+
+
+def unscraped(lengths: OutputLengths | None = None, **policy: object) -> Occupancy:
+    """A backend nothing is known of yet, but perhaps how long its answers get."""
+    return Occupancy(OccupancyPolicy(**policy), Ledger(), learned() if lengths is None else lengths)
+
+
 def occupancy(
-    foreign_ratio: float = 0.0, *held: Demand, blocks: int = 100, now: float = 0.0, waiting: int = 0, **policy: object
+    foreign_ratio: float = 0.0,
+    *held: Demand,
+    blocks: int = 100,
+    now: float = 0.0,
+    waiting: int = 0,
+    lengths: OutputLengths | None = None,
+    **policy: object,
 ) -> Occupancy:
     """A backend scraped at `now` with so much foreign load, and these demands reserved since."""
-    built = Occupancy(OccupancyPolicy(**policy), Ledger())
+    built = unscraped(lengths, **policy)
     built.observe(sample(foreign_ratio, blocks=blocks, waiting=waiting), asked_at=now, now=now)
     for one in held:
         built.ledger.reserve(one, block_size=BLOCK, now=now)
@@ -49,8 +82,10 @@ def demands(draw: st.DrawFn, *, largest: int = 400) -> Demand:
         prompts=tuple(draw(st.lists(st.integers(0, largest), min_size=1, max_size=3))),
         copies=draw(st.integers(1, 3)),
         output_cap=cap,
+        asked_cap=None if cap is None else draw(st.none() | st.integers(cap, 2 * largest)),
         expected_output=draw(st.integers(0, largest if cap is None else cap)),
         min_tokens=draw(st.sampled_from((0, 1, 50))),
         beams=draw(st.booleans()),
+        fixed_length=draw(st.booleans()),
         traits=draw(st.frozensets(st.sampled_from(list(Trait)), max_size=1)),
     )

@@ -9,13 +9,23 @@ from hypothesis import strategies as st
 
 from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, decide, passes_blind, refuse_blind
 from kvguard.admission.footprint import Demand, Trait
-from kvguard.admission.ledger import Ledger
-from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
-from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut
+from kvguard.admission.occupancy import Occupancy
+from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, degrade
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierPolicy, tier_of
 from kvguard.admission.usage import UsageSample
-from tests.admission.build import BLOCK, demand, demands, engine, occupancy, sample
+from tests.admission.build import (
+    BLOCK,
+    answers,
+    demand,
+    demands,
+    engine,
+    learned,
+    learned_from,
+    occupancy,
+    sample,
+    unscraped,
+)
 from tests.kit.properties import deterministic
 
 NORMAL, TRIM, RESTRICT, REJECT = Tier
@@ -145,19 +155,48 @@ def test_the_largest_cap_that_fits(foreign: float, asked: Demand, cap: int | Non
         assert decision.degradation.output_cap == (None if cap == asked.output_cap else cap)
 
 
-def test_a_request_that_only_fits_below_its_trimmed_cap_has_reached_the_last_tier() -> None:
-    """It is admitted as far as it fits, and its tier says that it would have crossed REJECT."""
+def test_a_request_that_only_fits_below_its_trimmed_cap() -> None:
+    """It is given every degradation and admitted as far as it fits; nothing that is admitted is at REJECT."""
     decision = admitted(demand(16, cap=1000, copies=4, beams=True), occupancy(0.88), NORMAL)
-    assert decision.tier is REJECT
+    assert decision.tier is RESTRICT
     assert decision.degradation == Degradation(output_cap=80, cut=SequenceCut.BEAMS)
-    assert decision.demand == demand(16, cap=80)
+    assert decision.demand == demand(16, cap=80, asked_cap=1000)
 
 
 def test_fewer_sequences_may_be_enough() -> None:
     """Four beams do not fit, one does: with its trimmed cap, not with less."""
     decision = admitted(demand(160, cap=160, copies=4, beams=True), occupancy(0.5), NORMAL)
     assert decision.degradation == Degradation(output_cap=80, cut=SequenceCut.BEAMS)
-    assert decision.demand == demand(160, cap=80)
+    assert decision.demand == demand(160, cap=80, asked_cap=160)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "asked", "cap"),
+    [
+        # Such answers get to 325 tokens: 22 blocks with the prompt, where 94 are to be had.
+        (0.72, demand(16, cap=1000), 1000),
+        (0.73, demand(16, cap=1000), 320),
+        # One token less than they get to may be what fits.
+        (0.73, demand(12, cap=1000), 324),
+        (0.72, demand(16, cap=None, expected=256), 1000),
+        (0.73, demand(16, cap=None, expected=256), 320),
+        (0.88, demand(16, cap=1000), 80),
+        (0.89, demand(16, cap=1000), None),
+    ],
+)
+def test_what_was_learned_decides_what_fits(foreign: float, asked: Demand, cap: int | None) -> None:
+    """Short answers need no lower cap, and an answer longer than assumed is cut where it no longer fits."""
+    policy = replace(POLICY, degrade=DegradePolicy(trim_factor=1.0, max_output_tokens=1000, floor_tokens=80))
+    decision = decided(asked, occupancy(foreign, lengths=learned(325)), NORMAL, policy)
+    assert (decision.demand.output_cap if isinstance(decision, Admit) else None) == cap
+
+
+def test_trimming_does_not_borrow_the_lengths_of_smaller_requests() -> None:
+    """Requests for 1024 get short answers and those for 512 long ones: trimmed from 1024 it is still a short one."""
+    lengths = learned(16, cap=1024)
+    lengths.observe(512, cap=512)
+    decision = admitted(demand(16, cap=1024), occupancy(0.80, lengths=lengths))
+    assert decision.degradation == Degradation(output_cap=512)
 
 
 def test_a_refusal_says_how_many_blocks_it_lacks() -> None:
@@ -242,7 +281,7 @@ def test_an_engine_that_runs_anything_is_not_idle(load: Occupancy) -> None:
 
 
 def never_scraped() -> Occupancy:
-    return Occupancy(OccupancyPolicy(), Ledger())
+    return unscraped()
 
 
 def answering_without_a_gauge() -> Occupancy:
@@ -346,6 +385,7 @@ held = st.lists(demands(), max_size=4)
     asked=demands(largest=1000),
     common=held,
     more=held,
+    seen=answers,
     foreign=st.tuples(st.floats(0, 1.1), st.floats(0, 1.1)),
     bases=st.tuples(st.sampled_from(Tier), st.sampled_from(Tier)),
     degrade_policy=degrade_policies,
@@ -354,6 +394,7 @@ def test_more_load_never_admits_more(
     asked: Demand,
     common: list[Demand],
     more: list[Demand],
+    seen: list[tuple[int, int | None]],
     foreign: tuple[float, float],
     bases: tuple[Tier, Tier],
     degrade_policy: DegradePolicy,
@@ -361,7 +402,7 @@ def test_more_load_never_admits_more(
     """Refused at a load is refused at any higher; admitted at both, the higher load takes at least as much from it."""
     policy = replace(POLICY, degrade=degrade_policy)
     low, high = (
-        decide(asked, base, occupancy(ratio, *running), policy, 0.0)
+        decide(asked, base, occupancy(ratio, *running, lengths=learned_from(seen)), policy, 0.0)
         for base, ratio, running in zip(sorted(bases), sorted(foreign), (common, common + more), strict=True)
     )
     if isinstance(low, Reject):
@@ -378,21 +419,28 @@ def test_more_load_never_admits_more(
 @given(
     asked=demands(largest=1000),
     running=held,
+    seen=answers,
     foreign=st.floats(0, 1.1),
     base=st.sampled_from(Tier),
     degrade_policy=degrade_policies,
 )
 def test_what_is_admitted_fits(
-    asked: Demand, running: list[Demand], foreign: float, base: Tier, degrade_policy: DegradePolicy
+    asked: Demand,
+    running: list[Demand],
+    seen: list[tuple[int, int | None]],
+    foreign: float,
+    base: Tier,
+    degrade_policy: DegradePolicy,
 ) -> None:
     """Below REJECT with the candidate as degraded, or alone on an idle engine; never under REJECT; never enlarged."""
-    policy, load = replace(POLICY, degrade=degrade_policy), occupancy(foreign, *running)
+    policy = replace(POLICY, degrade=degrade_policy)
+    load = occupancy(foreign, *running, lengths=learned_from(seen))
     decision = decide(asked, base, load, policy, 0.0)
     if isinstance(decision, Reject):
         return
     ratios = load.ratios(0.0, decision.demand)
     assert ratios is not None
-    assert base is not REJECT
+    assert REJECT not in (base, decision.tier)
     assert load.idle() or policy.tiers.reject.ratio(ratios) < policy.tiers.reject.enter
     assert decision.tier >= base
     assert decision.demand.prompts == asked.prompts
@@ -403,15 +451,21 @@ def test_what_is_admitted_fits(
 
 
 @deterministic
-@given(asked=demands(largest=1000), running=held, foreign=st.floats(0, 1.1))
-def test_no_larger_cap_would_fit(asked: Demand, running: list[Demand], foreign: float) -> None:
+@given(
+    asked=demands(largest=1000).map(lambda asked: replace(asked, traits=frozenset(), min_tokens=0)),
+    held_blocks=st.integers(0, 94),
+    length=st.none() | st.integers(1, 1000),
+)
+def test_no_larger_cap_would_fit(asked: Demand, held_blocks: int, length: int | None) -> None:
     """A cap lowered below its trimmed value is the largest that stays below REJECT."""
-    policy, load = replace(POLICY, degrade=DegradePolicy(trim_factor=1.0)), occupancy(foreign, *running)
+    policy = replace(POLICY, degrade=DegradePolicy(trim_factor=1.0, floor_tokens=1))
+    lengths = learned() if length is None else learned(length)
+    load = occupancy(0.0, demand(held_blocks * BLOCK, cap=1, expected=0), lengths=lengths)
     decision = decide(asked, NORMAL, load, policy, 0.0)
-    if isinstance(decision, Reject) or decision.tier is not REJECT or load.idle():
+    trimmed, _ = degrade(asked, RESTRICT, policy.degrade)
+    cap = decision.degradation.output_cap if isinstance(decision, Admit) else None
+    if cap is None or cap == trimmed.output_cap:
         return
-    cap = decision.degradation.output_cap
-    if cap is not None and cap < min(asked.expected_output, 512):
-        ratios = load.ratios(0.0, replace(decision.demand, output_cap=cap + 1, expected_output=cap + 1))
-        assert ratios is not None
-        assert policy.tiers.reject.ratio(ratios) >= policy.tiers.reject.enter
+    ratios = load.ratios(0.0, trimmed.with_cap(cap + 1))
+    assert ratios is not None
+    assert policy.tiers.reject.ratio(ratios) >= policy.tiers.reject.enter

@@ -58,7 +58,7 @@ def test_every_prompt_and_every_copy_counts(
     reserved_blocks: int,
 ) -> None:
     """Blocks are rounded per sequence; prompt tokens count once per prompt, as the engine's usage does."""
-    asked = Demand(prompts=prompts, copies=copies, output_cap=cap, expected_output=cap)
+    asked = Demand(prompts=prompts, copies=copies, output_cap=cap, asked_cap=cap, expected_output=cap)
     assert asked.sequences == sequences
     assert asked.prompt_tokens == prompt_tokens
     assert asked.prompt_blocks(16) == prompt_blocks
@@ -68,7 +68,7 @@ def test_every_prompt_and_every_copy_counts(
 @pytest.mark.parametrize(("prompts", "blocks"), [((), 0), ((16,), 1), ((17,), 2), ((1, 33, 16), 3)])
 def test_the_largest_prompt_decides_what_can_run(prompts: tuple[int, ...], blocks: int) -> None:
     """Only the longest prompt counts, in blocks of one sequence, whatever the number of copies."""
-    asked = Demand(prompts=prompts, copies=7, output_cap=1, expected_output=1)
+    asked = Demand(prompts=prompts, copies=7, output_cap=1, asked_cap=1, expected_output=1)
     assert asked.largest_prompt_blocks(16) == blocks
 
 
@@ -84,9 +84,9 @@ def test_the_largest_prompt_decides_what_can_run(prompts: tuple[int, ...], block
     ],
 )
 def test_a_lower_cap_bounds_what_is_expected(cap: int | None, expected: int, new_cap: int, new_expected: int) -> None:
-    """The expectation follows the cap down and is never raised by it."""
+    """The expectation follows the cap down and is never raised by it; what was asked for is remembered."""
     lowered = demand(5, cap=cap, expected=expected, min_tokens=3).with_cap(new_cap)
-    assert lowered == demand(5, cap=new_cap, expected=new_expected, min_tokens=3)
+    assert lowered == demand(5, cap=new_cap, expected=new_expected, min_tokens=3, asked_cap=cap)
 
 
 def test_one_sequence_keeps_every_prompt() -> None:

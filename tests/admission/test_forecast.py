@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.admission.forecast import Course, expected_remaining, peak_blocks
+from kvguard.admission.footprint import Demand
+from kvguard.admission.forecast import Course, courses_of, peak_blocks, remaining_output
+from tests.admission.build import answers, demand, demands, learned, learned_from
 from tests.kit.properties import deterministic
 
 courses = st.lists(st.builds(Course, st.integers(0, 150), st.integers(0, 80), st.integers(1, 4)), max_size=12)
@@ -111,6 +113,66 @@ def test_the_copies_of_a_request_cost_nothing_to_forecast() -> None:
         (0, 0, None, 0),
     ],
 )
-def test_what_a_sequence_may_still_generate(produced: int, expected: int, cap: int | None, remaining: int) -> None:
+def test_what_a_sequence_may_still_generate_while_nothing_is_known(
+    produced: int, expected: int, cap: int | None, remaining: int
+) -> None:
     """The rest of the expectation, then as much again as was produced, never beyond the cap and never negative."""
-    assert expected_remaining(produced=produced, expected=expected, cap=cap) == remaining
+    assert remaining_output(demand(16, cap=cap, expected=expected), produced, learned()) == remaining
+
+
+@pytest.mark.parametrize(
+    ("asked", "produced", "remaining"),
+    [
+        (demand(16, cap=1000), 0, 8),
+        (demand(16, cap=1000), 7, 1),
+        # Longer than most, as long as some, longer than all.
+        (demand(16, cap=1000), 8, 8),
+        (demand(16, cap=1000), 15, 1),
+        (demand(16, cap=1000), 16, 984),
+        (demand(16, cap=1000), 999, 1),
+        # The cap bounds what was learned, and what was learned is that of requests that ask for as much.
+        (demand(16, cap=8, asked_cap=1000), 0, 8),
+        (demand(16, cap=7, asked_cap=1000), 0, 7),
+        (demand(16, cap=12, asked_cap=1000), 8, 4),
+        (demand(16, cap=1000, asked_cap=2000), 0, 1000),
+        # The client wants at least so many.
+        (demand(16, cap=1000, min_tokens=8), 0, 8),
+        (demand(16, cap=1000, min_tokens=9), 0, 9),
+        (demand(16, cap=1000, min_tokens=9), 5, 4),
+        (demand(16, cap=6, asked_cap=1000, min_tokens=9), 0, 6),
+        # An answer that ignores its end runs to its cap whatever others do.
+        (demand(16, cap=1000, fixed_length=True), 0, 1000),
+        (demand(16, cap=1000, fixed_length=True), 8, 992),
+    ],
+)
+def test_what_a_sequence_may_still_generate_once_lengths_are_known(
+    asked: Demand, produced: int, remaining: int
+) -> None:
+    """Nine answers of eight tokens and one of sixteen under such a cap: what most of those that got so far got to."""
+    assert remaining_output(asked, produced, learned(*[8] * 9, 16, cap=1000)) == remaining
+
+
+def test_the_futures_of_a_request_are_those_of_its_prompts() -> None:
+    """Each prompt is one course of its copies, at its tokens and those produced."""
+    asked = demand(10, 20, cap=20, copies=2)
+    assert list(courses_of(asked, 5, learned())) == [Course(15, 15, 2), Course(25, 15, 2)]
+    assert list(courses_of(asked, 5, learned(8))) == [Course(15, 3, 2), Course(25, 3, 2)]
+
+
+@deterministic
+@given(
+    asked=demands(),
+    produced=st.integers(0, 500),
+    seen=answers,
+    caps=st.tuples(st.integers(1, 500), st.integers(1, 500)),
+)
+def test_lowering_a_cap_never_lengthens_the_forecast(
+    asked: Demand, produced: int, seen: list[tuple[int, int | None]], caps: tuple[int, int]
+) -> None:
+    """Whatever was learned under whichever caps: less is expected under a lower cap, and never more than it allows."""
+    lengths = learned_from(seen)
+    lower, higher = (asked.with_cap(cap) for cap in sorted(caps))
+    assert remaining_output(lower, produced, lengths) <= remaining_output(higher, produced, lengths)
+    assert remaining_output(higher, produced, lengths) <= max(0, max(caps) - produced)
+    if asked.output_cap is None or max(caps) <= asked.output_cap:
+        assert remaining_output(higher, produced, lengths) <= remaining_output(asked, produced, lengths)

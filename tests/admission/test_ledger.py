@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Course
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
-from tests.admission.build import BLOCK, demand, demands
+from tests.admission.build import BLOCK, demand, demands, learned
 from tests.kit.properties import deterministic
 
 SETTLED, RELEASED = ReservationState.SETTLED, ReservationState.RELEASED
@@ -27,7 +27,7 @@ def test_an_empty_ledger_counts_nothing() -> None:
     """Nothing reserved: no requests, sequences or blocks, and nothing freed."""
     ledger = Ledger()
     assert totals(ledger) == (0, 0, 0, 0)
-    assert list(ledger.courses()) == []
+    assert list(ledger.courses(learned())) == []
     assert ledger.held_before(1e9) == 0
     assert ledger.freed_since(0.0, begun_before=1e9) == 0
     assert ledger.violations == 0
@@ -71,7 +71,8 @@ def test_courses_start_where_the_answers_stand() -> None:
     ledger = Ledger()
     ledger.progress(reserve(ledger, demand(10, 20, cap=20, copies=2)), 5)
     reserve(ledger, demand(7, cap=None, expected=512))
-    assert list(ledger.courses()) == [Course(15, 15, 2), Course(25, 15, 2), Course(7, 512)]
+    assert list(ledger.courses(learned())) == [Course(15, 15, 2), Course(25, 15, 2), Course(7, 512)]
+    assert list(ledger.courses(learned(8))) == [Course(15, 3, 2), Course(25, 3, 2), Course(7, 8)]
 
 
 @pytest.mark.parametrize("state", [SETTLED, RELEASED])

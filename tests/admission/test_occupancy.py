@@ -1,35 +1,41 @@
 """Gauge and ledger fused: capacity, foreign load, telemetry states and every signal."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvguard.admission.footprint import Demand
-from kvguard.admission.ledger import Ledger, ReservationState
+from kvguard.admission.ledger import ReservationState
 from kvguard.admission.occupancy import (
     Capacity,
     EngineRule,
     Occupancy,
-    OccupancyPolicy,
     Ratios,
     Signal,
     TelemetryState,
 )
 from kvguard.admission.usage import UsageSample
-from tests.admission.build import BLOCK, demand, demands, engine, occupancy, sample
+from tests.admission.build import (
+    BLOCK,
+    answers,
+    demand,
+    demands,
+    engine,
+    learned_from,
+    occupancy,
+    sample,
+    unscraped,
+)
 from tests.kit.properties import deterministic
 
 FRESH, STALE, MISSING, UNREACHABLE = TelemetryState
 
 
-def fresh(**policy: object) -> Occupancy:
-    return Occupancy(OccupancyPolicy(**policy), Ledger())
-
-
 def observed(scraped: UsageSample, **policy: object) -> Occupancy:
-    built = fresh(**policy)
+    built = unscraped(**policy)
     built.observe(scraped, asked_at=0.0, now=0.0)
     return built
 
@@ -49,6 +55,7 @@ def ratios_at(built: Occupancy, now: float = 0.0, candidate: Demand | None = Non
         (sample(0.5), {}, (100, 100, 16)),
         (sample(0.5, 0.5), {}, (200, 100, 16)),
         (UsageSample(engines=(engine(0.5, blocks=60), engine(0.5, blocks=40))), {}, (100, 60, 16)),
+        (UsageSample(engines=(engine(0.5), replace(engine(0.5, name="1"), block_size=32))), {}, (200, 100, 32)),
         # The operator's word replaces the engine's.
         (sample(0.5), {"capacity_blocks": 50}, (50, 50, 16)),
         (sample(0.5), {"capacity_blocks": 150}, (150, 100, 16)),
@@ -71,8 +78,10 @@ def test_capacity(scraped: UsageSample, policy: dict, capacity: tuple[int, int, 
 
 def test_the_operators_capacity_is_known_before_the_first_scrape() -> None:
     """Both values overridden need no engine; a page without values changes nothing."""
-    built = fresh(capacity_blocks=50, block_size=32)
+    built = unscraped(capacity_blocks=50, block_size=32)
     assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
+    assert built.observed_ratio() is None
+    assert ratios_at(built) == Ratios(observed=None, projected=0.0, reserved=0.0, peak=0.0)
     built.observe(UsageSample(), asked_at=0.0, now=0.0)
     assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
 
@@ -80,7 +89,7 @@ def test_the_operators_capacity_is_known_before_the_first_scrape() -> None:
 @pytest.mark.parametrize("policy", [{}, {"capacity_blocks": 50}, {"block_size": 32}])
 def test_capacity_is_unknown_before_the_first_scrape(policy: dict) -> None:
     """Without both values nothing is known, and there are no ratios."""
-    built = fresh(**policy)
+    built = unscraped(**policy)
     assert built.capacity is None
     assert built.ratios(0.0) is None
     assert built.observed_ratio() is None
@@ -106,7 +115,7 @@ def test_a_gauge_before_any_capacity_is_fresh_and_yields_no_ratio() -> None:
 
 def test_the_ledger_counts_in_the_blocks_of_the_engine_once_they_are_known() -> None:
     """A request entered before the first scrape, in single tokens, holds its blocks after it."""
-    built = fresh()
+    built = unscraped()
     built.ledger.reserve(demand(32), block_size=1, now=0.0)
     built.observe(sample(0.0), asked_at=1.0, now=1.0)
     assert built.ledger.held_blocks == 2
@@ -135,7 +144,7 @@ def test_a_gauge_grows_stale(now: float, state: TelemetryState) -> None:
 )
 def test_a_backend_never_scraped(misses: list[bool], now: float, state: TelemetryState) -> None:
     """Nothing is known of its reach until something accepts the connection; then only its gauge is missing."""
-    built = fresh()
+    built = unscraped()
     for reached in misses:
         built.miss(reached=reached)
     assert built.age_seconds(now) is None
@@ -275,7 +284,7 @@ def after_a_scrape(
     *, started: float, ended: float | None, asked_at: float, now: float, gauge: float = 0.5
 ) -> Occupancy:
     """A backend on which one request of ten blocks came and perhaps went around a scrape."""
-    built = fresh(aftermath_seconds=0.2)
+    built = unscraped(aftermath_seconds=0.2)
     reservation = built.ledger.reserve(demand(160), block_size=BLOCK, now=started)
     if ended is not None:
         built.ledger.end(reservation, ReservationState.SETTLED, now=ended)
@@ -323,6 +332,66 @@ def test_foreign_load_stays_as_the_last_scrape_left_it() -> None:
     built.ledger.end(reservation, ReservationState.SETTLED, now=2.0)
     assert ratios_at(built, 2.0).projected == 0.5
     assert built.foreign_blocks == 50.0
+
+
+# Answers that cannot be watched
+
+
+@pytest.mark.parametrize(
+    ("held", "gauge", "produced", "foreign"),
+    [
+        # Nothing but its prompt is held.
+        ([demand(160, cap=100, streamed=False)], 0.09, [0], 0.0),
+        ([demand(160, cap=100, streamed=False)], 0.10, [0], 0.0),
+        # A block more is sixteen tokens more.
+        ([demand(160, cap=100, streamed=False)], 0.11, [16], 0.0),
+        ([demand(160, cap=100, streamed=False)], 0.12, [32], 0.0),
+        # No further than is expected of it: the rest is foreign.
+        ([demand(160, cap=100, streamed=False)], 0.17, [100], 0.0),
+        ([demand(160, cap=100, streamed=False)], 0.27, [100], 10.0),
+        # A stream says itself how far it is.
+        ([demand(160, cap=100)], 0.12, [0], 2.0),
+        ([demand(160, cap=100), demand(160, cap=100, streamed=False)], 0.22, [0, 32], 0.0),
+        # All sequences grow at one pace.
+        ([demand(160, 160, cap=100, copies=2, streamed=False)], 0.44, [16], 0.0),
+        ([demand(160, cap=100, streamed=False)] * 2, 0.24, [32, 32], 0.0),
+        ([demand(160, cap=20, streamed=False), demand(160, cap=100, streamed=False)], 0.28, [20, 64], 2.0),
+    ],
+)
+def test_growth_only_the_gauge_shows(held: list[Demand], gauge: float, produced: list[int], foreign: float) -> None:
+    """What the gauge shows beyond the ledger is output of answers that are not streamed, as far as they may get."""
+    built = occupancy()
+    running = [built.ledger.reserve(one, block_size=BLOCK, now=1.0) for one in held]
+    built.observe(sample(gauge), asked_at=2.0, now=2.0)
+    assert [reservation.produced for reservation in running] == produced
+    assert built.foreign_blocks == pytest.approx(foreign)
+
+
+def test_growth_is_not_that_of_a_request_the_scrape_cannot_have_seen() -> None:
+    """A request begun after the scrape was asked for has not grown in it."""
+    built = occupancy()
+    late = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=2.0)
+    built.observe(sample(0.05), asked_at=2.0, now=3.0)
+    assert (late.produced, built.foreign_blocks) == (0, 5.0)
+
+
+def test_growth_is_not_what_is_being_freed() -> None:
+    """Blocks of an answer that has just ended explain the gauge before any growth does."""
+    built = occupancy()
+    ended = built.ledger.reserve(demand(32), block_size=BLOCK, now=1.0)
+    running = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=1.0)
+    built.ledger.end(ended, ReservationState.SETTLED, now=2.0)
+    built.observe(sample(0.13), asked_at=2.0, now=2.0)
+    assert (running.produced, built.foreign_blocks) == (16, 0.0)
+
+
+def test_growth_adds_up_over_scrapes() -> None:
+    """What one scrape has attributed the next does not attribute again."""
+    built = occupancy()
+    reservation = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=1.0)
+    for now, gauge in enumerate((0.11, 0.11, 0.12), 2):
+        built.observe(sample(gauge), asked_at=float(now), now=float(now))
+    assert (reservation.produced, built.foreign_blocks) == (32, 0.0)
 
 
 # Several engines
@@ -377,27 +446,34 @@ def test_idle_means_nothing_runs_there(foreign: float, held: list[Demand], idle:
 @given(
     held=st.lists(demands(), max_size=4),
     more=st.lists(demands(), max_size=3),
+    seen=answers,
     candidate=demands(),
     foreign=st.tuples(st.floats(0, 1.2), st.floats(0, 1.2)),
 )
 def test_more_load_never_lowers_a_signal(
-    held: list[Demand], more: list[Demand], candidate: Demand, foreign: tuple[float, float]
+    held: list[Demand],
+    more: list[Demand],
+    seen: list[tuple[int, int | None]],
+    candidate: Demand,
+    foreign: tuple[float, float],
 ) -> None:
     """More foreign load, more reservations or a candidate on top: every signal stays or rises."""
     low, high = sorted(foreign)
-    less = ratios_at(occupancy(low, *held))
-    loaded = ratios_at(occupancy(high, *held, *more))
-    topped = ratios_at(occupancy(high, *held, *more), 0.0, candidate)
+    lengths = learned_from(seen)
+    less = ratios_at(occupancy(low, *held, lengths=lengths))
+    loaded = ratios_at(occupancy(high, *held, *more, lengths=lengths))
+    topped = ratios_at(occupancy(high, *held, *more, lengths=lengths), 0.0, candidate)
     for signal in Signal:
         assert less.of(signal) <= loaded.of(signal) + 1e-12
         assert loaded.of(signal) <= topped.of(signal)
 
 
 @deterministic
-@given(held=st.lists(demands(), max_size=4), foreign=st.floats(0, 1.2))
-def test_signals_are_ordered(held: list[Demand], foreign: float) -> None:
-    """What is held now is at most the peak to come, which is at most everything reserved in full."""
-    ratios = ratios_at(occupancy(foreign, *held))
+@given(held=st.lists(demands(), max_size=4), seen=answers, foreign=st.floats(0, 1.2))
+def test_signals_are_ordered(held: list[Demand], seen: list[tuple[int, int | None]], foreign: float) -> None:
+    """Projected is foreign and held together, and neither the peak to come nor what is reserved is below it."""
+    load = occupancy(foreign, *held, lengths=learned_from(seen))
+    ratios = ratios_at(load)
+    assert math.isclose(ratios.projected, foreign + load.ledger.held_blocks / 100, abs_tol=1e-9)
     assert ratios.projected <= ratios.peak + 1e-12
-    assert ratios.peak <= ratios.reserved + 1e-12
-    assert math.isclose(ratios.projected - occupancy(foreign, *held).ledger.held_blocks / 100, foreign, abs_tol=1e-9)
+    assert ratios.projected <= ratios.reserved + 1e-12

@@ -119,7 +119,7 @@ def test_how_a_tier_is_left(tier: Tier, ratio: float, age_seconds: float, after:
     state = TierState(tier, 10.0)
     now = 10.0 + age_seconds
     expected = state if after is tier else TierState(after, now)
-    assert next_tier(state, ratios(ratio), TierPolicy(), now) == expected
+    assert next_tier(state, ratios(ratio), TierPolicy(exit_margin=0.05, min_dwell_seconds=1.0), now) == expected
 
 
 def test_a_ratio_around_a_threshold_changes_the_tier_once() -> None:
@@ -131,6 +131,11 @@ def test_a_ratio_around_a_threshold_changes_the_tier_once() -> None:
     assert tiers == [TRIM] + [RESTRICT] * 19
     assert state.since == 2.0
     assert next_tier(state, ratios(0.79), policy, 21.0) == TierState(TRIM, 21.0)
+
+
+def test_tiers_are_numbered() -> None:
+    """The numbers are public: they are in headers and metrics."""
+    assert [int(tier) for tier in (NORMAL, TRIM, RESTRICT, REJECT)] == [0, 1, 2, 3]
 
 
 def test_rules_come_highest_first() -> None:

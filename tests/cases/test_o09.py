@@ -25,7 +25,7 @@ ROWS = [(16, 17, 3, 12_288), (1, 16, 2, 8_192), (17, 16, 3, 12_288), (33, 100, 9
 @pytest.mark.parametrize(("prompt", "output", "blocks", "size"), ROWS)
 def test_a_footprint_is_whole_blocks(prompt: int, output: int, blocks: int, size: int) -> None:
     """A sequence takes ceil((prompt + output) / 16) blocks, and bytes follow from blocks."""
-    demand = Demand(prompts=(prompt,), output_cap=output, expected_output=output)
+    demand = Demand(prompts=(prompt,), output_cap=output, asked_cap=output, expected_output=output)
     assert demand.reserved_blocks(16) == blocks
     assert demand.reserved_blocks(16) * kv_cache_spec(TOY).block_bytes(16) == size
 

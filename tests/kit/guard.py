@@ -85,10 +85,9 @@ class Guard:
 
 
 def settings_for(*stubs: Stub, **sections: Any) -> Settings:
-    """Settings in front of `stubs`: free ports, no background scrape after the first, the rest as given."""
-    backends = [
-        {"url": stub.url, "name": f"b{number}", **sections.pop("backend", {})} for number, stub in enumerate(stubs)
-    ]
+    """Settings in front of `stubs`: free ports, `backend` for each of them, the rest as given."""
+    common = sections.pop("backend", {})
+    backends = [{"url": stub.url, "name": f"b{number}", **common} for number, stub in enumerate(stubs)]
     listen = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "drain_seconds": 1, **sections.pop("listen", {})}
     return Settings(backends=backends, listen=listen, **sections)
 

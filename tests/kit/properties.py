@@ -2,4 +2,4 @@
 
 from hypothesis import settings
 
-deterministic = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+deterministic = settings(derandomize=True, database=None, deadline=None, max_examples=75)

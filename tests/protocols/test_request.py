@@ -12,7 +12,7 @@ from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, de
 from kvguard.admission.tiers import Tier
 from kvguard.errors import InvalidRequest
 from kvguard.protocols import openai_chat, openai_completions
-from kvguard.protocols.request import MAX_COPIES, InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest, rewrite
 from tests.kit.properties import deterministic
 
 NONE, BEAMS, ALL = SequenceCut
@@ -43,7 +43,7 @@ def test_a_request_that_sets_nothing() -> None:
         ('"n":null', 1, False),
         ('"n":1', 1, False),
         ('"n":"4"', 4, False),
-        (f'"n":{MAX_COPIES}', MAX_COPIES, False),
+        ('"n":16384', 16384, False),
         ('"n":4,"use_beam_search":true', 4, True),
         ('"n":4,"use_beam_search":"true"', 4, True),
         ('"n":4,"use_beam_search":false', 4, False),
@@ -67,7 +67,7 @@ def test_sequences(fields: str, copies: int, beams: bool) -> None:
     [
         ('"n":0', "n"),
         ('"n":-1', "n"),
-        (f'"n":{MAX_COPIES + 1}', "n"),
+        ('"n":16385', "n"),
         ('"n":1.5', "n"),
         ('"n":"x"', "n"),
         ('"n":1e400', "n"),
@@ -75,6 +75,7 @@ def test_sequences(fields: str, copies: int, beams: bool) -> None:
         ('"n":2,"use_beam_search":2', "use_beam_search"),
         ('"min_tokens":[]', "min_tokens"),
         ('"truncate_prompt_tokens":"x"', "truncate_prompt_tokens"),
+        ('"ignore_eos":"x"', "ignore_eos"),
         ('"max_tokens":0', "max_tokens"),
         ('"max_tokens":-1', "max_tokens"),
         ('"max_tokens":-1,"echo":true', "max_tokens"),
@@ -170,6 +171,11 @@ def test_the_model(fields: str, model: str | None, raw: bytes) -> None:
         # A prompt that leaves no room is for the engine to refuse.
         (chat(), (2048,), 2048, 1, 1),
         (chat(), (3000,), 2048, 1, 1),
+        # It runs on whatever it says: to its cap, where one is known.
+        (chat('"ignore_eos":true'), (100,), 2048, 1948, 1948),
+        (chat('"ignore_eos":true'), (100,), None, None, 256),
+        (chat('"ignore_eos":true,"max_tokens":300'), (100,), 2048, 300, 300),
+        (completion('"ignore_eos":"true"'), (2040,), 2048, 8, 8),
         # Several prompts share one cap: the shortest has the most room.
         (completion('"max_tokens":5000'), (100, 2000), 2048, 1948, 1948),
     ],
@@ -180,6 +186,7 @@ def test_caps_are_resolved_as_the_engine_does(
     """The client's cap or the route's default, within the room the context leaves."""
     demand = request_.demand(prompts, context_tokens=context, assumed_output_tokens=256)
     assert (demand.prompts, demand.output_cap, demand.expected_output) == (prompts, cap, expected)
+    assert demand.asked_cap == cap
 
 
 @pytest.mark.parametrize(
@@ -204,18 +211,39 @@ def test_prompts_are_truncated_as_the_engine_does(
 
 
 def test_a_demand_carries_what_limits_degradation() -> None:
-    """Copies, beams, `min_tokens` and traits go into the demand as they were read."""
-    request = chat('"n":4,"use_beam_search":true,"min_tokens":7,"tools":[1]')
+    """Copies, beams, `min_tokens`, length and traits go into the demand as they were read."""
+    request = chat('"n":4,"use_beam_search":true,"min_tokens":7,"tools":[1],"ignore_eos":true')
     demand = request.demand((10,), context_tokens=None, assumed_output_tokens=256)
     assert demand == Demand(
         prompts=(10,),
         copies=4,
         output_cap=None,
+        asked_cap=None,
         expected_output=256,
         min_tokens=7,
         beams=True,
+        fixed_length=True,
+        streamed=False,
         traits=frozenset({Trait.TOOLS}),
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "streamed"),
+    [
+        ("", False),
+        ('"stream":false', False),
+        ('"stream":true', True),
+        ('"stream":true,"n":4', True),
+        # Beams come in one piece at the end.
+        ('"stream":true,"n":4,"use_beam_search":true', False),
+        ('"stream":true,"n":1,"use_beam_search":true', True),
+    ],
+)
+def test_whose_growth_can_be_watched(fields: str, streamed: bool) -> None:
+    """A stream shows how far it is, unless its choices come whole."""
+    demand = chat(fields).demand((10,), context_tokens=None, assumed_output_tokens=256)
+    assert demand.streamed is streamed
 
 
 # Writing

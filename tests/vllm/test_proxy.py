@@ -125,8 +125,8 @@ async def test_counted_tokens_are_the_engines_usage(vllm_server: VllmServer, vll
         assert counts == exact == 30
 
 
-# Prompt and output tokens: within a block, at, below and above every kind of boundary, short and long. The last block is
-# entered some tokens before the end, because the gauge never shows the last step: its blocks are free by then.
+# Prompt and output tokens: within a block, at, below and above every kind of boundary, short and long. The last block
+# is entered some tokens before the end, because the gauge never shows the last step: its blocks are free by then.
 SHAPES = [
     (1, 40),
     (16, 48),

@@ -1,0 +1,145 @@
+"""The controller: which backend, which refusal speaks for all, and that reserving is exact."""
+
+import random
+
+import pytest
+
+from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
+from kvguard.admission.footprint import Demand
+from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.retry import RetryPolicy
+from kvguard.admission.tiers import Tier, TierPolicy
+from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.pool.backend import Backend, TierChange, new_backend
+from kvguard.proxy.controller import Admission, Controller, Refusal
+
+SMALL = Demand(prompts=(16,), output_cap=16, asked_cap=16, expected_output=16)
+
+
+def backend(name: str, gauge: float | None, *, blocks: int = 100, models: frozenset[str] = frozenset()) -> Backend:
+    made = new_backend(name, f"http://{name}", OccupancyPolicy(), LengthPolicy(min_answers=2))
+    if gauge is not None:
+        engine = EngineUsage(engine="0", capacity_blocks=blocks, block_size=16, used_ratio=gauge)
+        made.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0, now=0.0)
+    made.models = models
+    return made
+
+
+def controller(*backends: Backend, blind: BlindPolicy = BlindPolicy.LEDGER) -> tuple[Controller, list[TierChange]]:
+    changes: list[TierChange] = []
+    policy = AdmissionPolicy(tiers=TierPolicy(), degrade=DegradePolicy(), blind=blind)
+    made = Controller(backends, policy, RetryPolicy(), rng=random.Random(1), on_tier_change=changes.append)
+    return made, changes
+
+
+def test_the_backend_the_request_fills_least_is_chosen() -> None:
+    """Of three with room the emptiest gets it, and only its ledger holds it."""
+    backends = [backend("a", 0.5), backend("b", 0.2), backend("c", 0.4)]
+    made, _ = controller(*backends)
+    outcome = made.admit(lambda _: SMALL, None, 0.0)
+    assert isinstance(outcome, Admission)
+    assert outcome.backend.name == "b"
+    assert [each.ledger.held_blocks for each in backends] == [0, 1, 0]
+    made.release(outcome, now=1.0)
+    made.release(outcome, now=1.0)
+    assert backends[1].ledger.held_blocks == 0
+    assert backends[1].freed_blocks.value(1.0) == 1
+
+
+def test_a_backend_that_would_not_degrade_is_preferred_to_a_relatively_emptier_one() -> None:
+    """The milder tier wins before the lower ratio."""
+    made, _ = controller(backend("a", 0.72), backend("b", 0.69))
+    outcome = made.admit(lambda _: SMALL, None, 0.0)
+    assert isinstance(outcome, Admission)
+    assert (outcome.backend.name, outcome.decision.tier) == ("b", Tier.NORMAL)
+
+
+def test_only_backends_that_list_the_model_are_asked_unless_none_does() -> None:
+    """A full server of the model refuses although another has room; an unknown model goes to the emptiest."""
+    a, b = backend("a", 0.97, models=frozenset({"m"})), backend("b", 0.1, models=frozenset({"other"}))
+    made, _ = controller(a, b)
+    refused = made.admit(lambda _: SMALL, "m", 0.0)
+    assert isinstance(refused, Refusal)
+    assert (refused.reason, refused.backend) == (RejectReason.SATURATED, "a")
+    unknown = made.admit(lambda _: SMALL, "nobody's", 0.0)
+    assert isinstance(unknown, Admission)
+    assert unknown.backend is b
+
+
+def test_a_request_is_refused_only_if_every_backend_would() -> None:
+    """The refusal that may pass soonest speaks for all, and the demand is remembered there."""
+    full, absent = backend("full", 0.97), backend("absent", None)
+    made, _ = controller(absent, full)
+    refused = made.admit(lambda _: SMALL, None, 0.0)
+    assert isinstance(refused, Refusal)
+    assert (refused.reason, refused.backend, refused.tier) == (RejectReason.SATURATED, "full", Tier.REJECT)
+    assert refused.retry_after_seconds is not None
+    assert full.refused_blocks.value(0.0) == 2
+    assert full.demand_ratio(0.0) == pytest.approx(0.97 + 0.02)
+    assert absent.demand_ratio(0.0) is None
+
+
+def test_what_can_never_fit_is_never_to_be_retried() -> None:
+    """A prompt larger than the cache has no time to come back."""
+    made, _ = controller(backend("a", 0.0, blocks=10))
+    refused = made.admit(lambda _: Demand(prompts=(161,), output_cap=1, asked_cap=1, expected_output=1), None, 0.0)
+    assert isinstance(refused, Refusal)
+    assert (refused.reason, refused.retry_after_seconds) == (RejectReason.TOO_LARGE, None)
+
+
+@pytest.mark.parametrize(
+    ("gauges", "reason"),
+    [
+        ((0.97, 0.98), RejectReason.SATURATED),
+        ((0.97, 0.5), None),
+        ((0.97, None), RejectReason.SATURATED),
+        ((None, None), RejectReason.BACKEND_UNREACHABLE),
+    ],
+)
+def test_a_refusal_that_holds_for_everybody_comes_before_the_body(
+    gauges: tuple[float | None, ...], reason: RejectReason | None
+) -> None:
+    """It takes every backend to be full or unknown."""
+    made, _ = controller(*(backend(str(number), gauge) for number, gauge in enumerate(gauges)))
+    refused = made.refuse_early(0.0)
+    assert (refused.reason if refused else None) is reason
+
+
+def test_draining_refuses_everything() -> None:
+    """The reason is draining, however much room there is."""
+    made, _ = controller(backend("a", 0.0))
+    made.draining = True
+    refused = made.refuse_early(0.0)
+    assert refused is not None
+    assert (refused.reason, refused.backend) == (RejectReason.DRAINING, "")
+
+
+def test_every_change_of_a_tier_is_reported_once() -> None:
+    """The change names backend, old and new tier."""
+    made, changes = controller(backend("a", 0.9))
+    made.retier(0.0)
+    made.retier(1.0)
+    assert changes == [TierChange(backend="a", before=Tier.NORMAL, after=Tier.RESTRICT)]
+    assert made.tier is Tier.RESTRICT
+
+
+def test_lengths_are_learned_from_answers_that_end_by_themselves() -> None:
+    """Tokens are divided over the sequences; an answer of fixed length teaches nothing."""
+    a = backend("a", 0.0)
+    made, _ = controller(a)
+    for fixed in (True, True, False, False):
+        demand = Demand(prompts=(16,), copies=2, output_cap=100, asked_cap=100, expected_output=100, fixed_length=fixed)
+        outcome = made.admit(lambda _, demand=demand: demand, None, 0.0)
+        assert isinstance(outcome, Admission)
+        made.settle(outcome, completion_tokens=20 if not fixed else 200, now=1.0)
+    assert a.occupancy.lengths.expected(cap=100, produced=0) == 10
+    assert a.ledger.live == 0
+
+
+def test_reads_go_to_a_backend_that_answers() -> None:
+    """An unreachable backend gets no reads while another answers."""
+    made, _ = controller(backend("gone", None), backend("here", 0.9))
+    assert made.reachable(0.0).name == "here"

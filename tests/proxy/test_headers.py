@@ -1,0 +1,74 @@
+"""Headers: what passes in each direction."""
+
+import pytest
+
+from kvguard.proxy.headers import find, sane_request_id, to_client, to_upstream
+
+
+def test_hop_by_hop_and_restated_headers_do_not_reach_the_backend() -> None:
+    """Connection headers, those it names, host, length, expect and kvguard's own are dropped; the rest is kept."""
+    sent = [
+        (b"Host", b"kvguard"),
+        (b"Content-Length", b"3"),
+        (b"Connection", b"close, X-Mine"),
+        (b"X-Mine", b"1"),
+        (b"Keep-Alive", b"5"),
+        (b"TE", b"trailers"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Upgrade", b"h2c"),
+        (b"Expect", b"100-continue"),
+        (b"X-KVGuard-Tier", b"0"),
+        (b"X-Request-Id", b"theirs"),
+        (b"Authorization", b"Bearer x"),
+        (b"Cookie", b"a=1"),
+        (b"Cookie", b"b=2"),
+    ]
+    assert to_upstream(sent, "ours") == [
+        (b"authorization", b"Bearer x"),
+        (b"cookie", b"a=1"),
+        (b"cookie", b"b=2"),
+        (b"x-request-id", b"ours"),
+    ]
+
+
+def test_a_backends_headers_reach_the_client_without_its_connection_and_with_ours() -> None:
+    """Repeated headers stay repeated; what kvguard adds replaces what the backend claims."""
+    received = [
+        (b"Date", b"today"),
+        (b"Set-Cookie", b"a"),
+        (b"Set-Cookie", b"b"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"x-kvguard-degraded", b"lie"),
+        (b"Content-Length", b"2"),
+    ]
+    assert to_client(received, [(b"x-kvguard-tier", b"1")]) == [
+        (b"set-cookie", b"a"),
+        (b"set-cookie", b"b"),
+        (b"content-length", b"2"),
+        (b"x-kvguard-tier", b"1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "sane"),
+    [
+        (b"abc-1", "abc-1"),
+        (b"A" * 128, "A" * 128),
+        (b"A" * 129, None),
+        (b"", None),
+        (b"a b", None),
+        (b"a\nb", None),
+        (b"\xc3\xa9", None),
+        (None, None),
+    ],
+)
+def test_only_a_harmless_request_id_is_taken_over(value: bytes | None, sane: str | None) -> None:
+    """Ids that could break a log line or a header are replaced."""
+    assert sane_request_id(value) == sane
+
+
+def test_headers_are_found_whatever_their_case() -> None:
+    """The first value counts, None when there is none."""
+    headers = [(b"X-A", b"1"), (b"x-a", b"2")]
+    assert find(headers, b"x-a") == b"1"
+    assert find(headers, b"x-b") is None

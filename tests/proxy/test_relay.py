@@ -1,0 +1,136 @@
+"""The relay and the pipeline on real sockets: what reaches the client when answers are odd."""
+
+import json
+
+import pytest
+
+from tests.kit.guard import COMPLETIONS, guarding
+from tests.kit.raw import raw_client
+from tests.kit.stub import Call, Stub, completion, running_stub
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_big_answer_passes_whole_although_its_usage_is_not_kept() -> None:
+    """Above the size that is kept for reading, the body still arrives byte for byte; only its usage is unknown."""
+    big = json.dumps({**completion(), "padding": "x" * 400_000}).encode()
+
+    async def answer(call: Call) -> None:
+        await call.reply(200, big)
+
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub) as guard:
+        answered = await guard.complete([1, 2], max_tokens=1)
+        assert answered.content == big
+        assert guard.metric("kvguard_prompt_error_tokens_count") == 0
+        assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="complete") == 1
+
+
+async def test_an_empty_answer_passes() -> None:
+    """A 204 without a body ends like any other answer."""
+
+    async def answer(call: Call) -> None:
+        await call.raw(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub) as guard:
+        answered = await guard.complete([1], max_tokens=1)
+        assert (answered.status_code, answered.content) == (204, b"")
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+async def test_a_backends_own_refusal_passes_and_teaches_nothing(status: int) -> None:
+    """Status and body are the backend's; 429 and 503 get a Retry-After if they have none."""
+
+    async def answer(call: Call) -> None:
+        await call.reply(status, {"error": {"message": "no", "code": status}})
+
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub) as guard:
+        answered = await guard.complete([1], max_tokens=1)
+        assert (answered.status_code, answered.json()["error"]["code"]) == (status, status)
+        assert ("retry-after" in answered.headers) == (status in (429, 503))
+        assert guard.backend.occupancy.lengths.expected(cap=1, produced=0) is None
+        assert guard.telemetry() == "fresh"
+
+
+async def test_an_answer_cut_after_it_began_ends_with_its_connection() -> None:
+    """A client can tell a broken plain answer from a whole one: the promised length never comes."""
+
+    async def answer(call: Call) -> None:
+        await call.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+        call.reset()
+
+    async with (
+        running_stub(Stub(answer=answer)) as stub,
+        guarding(stub) as guard,
+        raw_client(guard.service.port) as raw,
+    ):
+        await raw.request(COMPLETIONS, {"prompt": [1], "max_tokens": 1})
+        with pytest.raises((EOFError, ConnectionError)):
+            await raw.answer()
+        await guard.until(lambda: guard.backend.ledger.live == 0)
+        assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="upstream_error") == 1
+
+
+async def test_harmless_reads_pass_whatever_the_tier() -> None:
+    """Models and tokenisation are served by the backend even while generation is refused."""
+    async with running_stub() as stub, guarding(stub) as guard:
+        stub.page = stub.page.replace("} 0.0", "} 0.99", 1)
+        await guard.scrape()
+        assert (await guard.complete([1])).status_code == 503
+        assert (await guard.client.get("/v1/models")).json()["data"][0]["id"] == "tiny"
+        assert (await guard.client.post("/tokenize", json={"prompt": "x"})).json()["count"] == 16
+        wrong = await guard.client.get(COMPLETIONS)
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+async def test_a_read_of_a_dead_backend_is_an_explained_error() -> None:
+    """Reads get the same error shape as everything else."""
+    stub = Stub()
+    async with running_stub(stub):
+        pass
+    async with guarding(stub) as guard:
+        answered = await guard.client.get("/v1/models")
+        assert (answered.status_code, answered.json()["error"]["code"]) == (502, "backend_unreachable")
+
+
+async def test_a_read_with_a_huge_body_is_refused() -> None:
+    """The body limit holds on every route."""
+    async with running_stub() as stub, guarding(stub, limits={"max_body_bytes": 100}) as guard:
+        answered = await guard.client.post("/tokenize", json={"prompt": "x" * 200})
+        assert (answered.status_code, answered.json()["error"]["code"]) == (413, "body_too_large")
+        assert stub.tokenized == []
+
+
+async def test_a_fault_of_kvguards_own_is_a_500_without_its_insides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client gets the API's error shape, the log type and place, and the next request is served."""
+    async with running_stub() as stub, guarding(stub) as guard:
+        monkeypatch.setattr(type(guard.service.controller), "admit", None)
+        answered = await guard.complete([1], max_tokens=1)
+        assert (answered.status_code, answered.json()["error"]["code"]) == (500, "internal_error")
+        assert guard.logs[-1]["error"] == "TypeError"
+        monkeypatch.undo()
+        assert (await guard.complete([1], max_tokens=1)).status_code == 200
+
+
+async def test_opting_out_means_refusal_instead_of_degradation() -> None:
+    """Only where it is allowed: the request is then served unchanged or not at all."""
+    page = Stub().page.replace("} 0.0", "} 0.75", 1)
+    headers = {"x-kvguard-degrade": "none"}
+    for allowed, changed in ((True, False), (False, True)):
+        async with (
+            running_stub(Stub(page=page)) as stub,
+            guarding(stub, degrade={"allow_opt_out": allowed}) as guard,
+        ):
+            answered = await guard.complete([1], max_tokens=100, headers=headers)
+            assert answered.status_code == 200
+            assert ("x-kvguard-degraded" in answered.headers) is changed
+            assert "x-kvguard-degrade" not in stub.hits[0].headers
+            big = await guard.complete([1], max_tokens=400, headers=headers)
+            assert big.status_code == (503 if allowed else 200)
+
+
+async def test_a_reasoning_model_is_never_trimmed() -> None:
+    """A model the operator flagged keeps its cap at TRIM."""
+    page = Stub().page.replace("} 0.0", "} 0.75", 1)
+    async with running_stub(Stub(page=page)) as stub, guarding(stub, degrade={"reasoning_models": ["tiny"]}) as guard:
+        answered = await guard.complete([1], max_tokens=100)
+        assert (answered.headers["x-kvguard-tier"], stub.hits[0].json["max_tokens"]) == ("1", 100)

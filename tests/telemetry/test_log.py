@@ -1,0 +1,151 @@
+"""The log: one JSON object a line, no content, no nagging."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from kvguard.admission.occupancy import Ratios
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier
+from kvguard.pool.backend import TierChange
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.log import DecisionLog, configure_logging, rounded
+
+
+def logged(level: str = "info") -> tuple[DecisionLog, io.StringIO]:
+    stream = io.StringIO()
+    return DecisionLog(configure_logging(level, stream)), stream
+
+
+def lines(stream: io.StringIO) -> list[dict]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def decision(outcome: Outcome, tier: Tier, **fields: object) -> DecisionEvent:
+    return DecisionEvent(request_id="r", route="/v1/completions", outcome=outcome, tier=tier, **fields)
+
+
+def test_decisions_above_tier_0_are_one_warning_each() -> None:
+    """A routine admission is silent at info, a refusal is a line with everything an operator asks about."""
+    log, stream = logged()
+    log.decision(decision(Outcome.ADMITTED, Tier.NORMAL))
+    ratios = Ratios(observed=None, projected=0.95123, reserved=1.5, peak=1.2)
+    log.decision(
+        decision(
+            Outcome.REJECTED,
+            Tier.REJECT,
+            reason=RejectReason.SATURATED,
+            backend="b",
+            ratios=ratios,
+            prompt_tokens=7,
+            blocks=3,
+            retry_after_seconds=2.5,
+        )
+    )
+    (line,) = lines(stream)
+    assert line.pop("ts")
+    assert line == {
+        "level": "warning",
+        "event": "decision",
+        "request_id": "r",
+        "route": "/v1/completions",
+        "outcome": "rejected",
+        "tier": 3,
+        "reason": "saturated",
+        "backend": "b",
+        "usage": {"projected": 0.951, "reserved": 1.5, "peak": 1.2},
+        "prompt_tokens": 7,
+        "predicted_blocks": 3,
+        "retry_after_seconds": 2.5,
+    }
+
+
+def test_debug_shows_routine_decisions_and_ends_too() -> None:
+    """At debug every request leaves two lines."""
+    log, stream = logged("debug")
+    log.decision(decision(Outcome.ADMITTED, Tier.NORMAL))
+    log.end(EndEvent(request_id="r", route="x", backend="b", end=End.COMPLETE, seconds=1.23456, status=200))
+    assert [(line["event"], line["level"]) for line in lines(stream)] == [("decision", "debug"), ("end", "debug")]
+    assert lines(stream)[1]["seconds"] == 1.235
+
+
+def test_a_backend_that_fails_in_the_middle_is_a_warning() -> None:
+    """It names the request and what broke."""
+    log, stream = logged()
+    end = EndEvent(
+        request_id="r", route="x", backend="b", end=End.UPSTREAM_ERROR, seconds=1, detail="ClientPayloadError"
+    )
+    log.end(end)
+    (line,) = lines(stream)
+    assert (line["level"], line["request_id"], line["detail"]) == ("warning", "r", "ClientPayloadError")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "level"), [(Tier.NORMAL, Tier.TRIM, "warning"), (Tier.REJECT, Tier.TRIM, "info")]
+)
+def test_a_tier_change_warns_on_the_way_up(before: Tier, after: Tier, level: str) -> None:
+    """Going down is information."""
+    log, stream = logged()
+    log.tier_change(TierChange(backend="b", before=before, after=after))
+    (line,) = lines(stream)
+    assert (line["level"], line["before"], line["after"]) == (level, before.name.lower(), after.name.lower())
+
+
+def test_a_lasting_condition_is_said_once_a_minute_and_its_end_once() -> None:
+    """Each state of each backend has a rate limit of its own; recovery is said only after a warning."""
+    log, stream = logged()
+    log.telemetry_recovered("b")
+    for now in (0.0, 1.0, 59.9):
+        log.telemetry("b", "stale", detail="ReadTimeout", now=now)
+    log.telemetry("b", "unreachable", detail="ConnectError", now=2.0)
+    log.telemetry("c", "stale", detail="ReadTimeout", now=3.0)
+    log.telemetry("b", "stale", detail="ReadTimeout", now=60.0)
+    log.telemetry_recovered("b")
+    log.telemetry_recovered("b")
+    log.telemetry("b", "stale", detail="ReadTimeout", now=61.0)
+    said = [(line["backend"], line["state"]) for line in lines(stream)]
+    assert said == [
+        ("b", "stale"),
+        ("b", "unreachable"),
+        ("c", "stale"),
+        ("b", "stale"),
+        ("b", "fresh"),
+        ("b", "stale"),
+    ]
+
+
+def test_a_fault_of_kvguards_own_says_where_but_not_what() -> None:
+    """Type and place are there; the message, which may quote a request, is not."""
+    log, stream = logged()
+    try:
+        raise KeyError("secret prompt")
+    except KeyError as error:
+        log.fault("r", error)
+    (line,) = lines(stream)
+    assert (line["error"], line["request_id"]) == ("KeyError", "r")
+    assert line["at"][-1].startswith("test_log.py:")
+    assert "secret" not in stream.getvalue()
+
+
+def test_a_traceback_of_a_library_is_reduced_to_its_type() -> None:
+    """What uvicorn or asyncio log with a traceback keeps neither message nor frames."""
+    _, stream = logged()
+    try:
+        raise ValueError("secret prompt")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+    (line,) = lines(stream)
+    assert line["error"] == "ValueError"
+    assert "secret" not in stream.getvalue()
+
+
+def test_unknown_ratios_are_left_out() -> None:
+    """Unknown is not 0."""
+    assert rounded(None) is None
+    assert rounded(Ratios(observed=None, projected=0.5, reserved=0.5, peak=0.5)) == {
+        "projected": 0.5,
+        "reserved": 0.5,
+        "peak": 0.5,
+    }

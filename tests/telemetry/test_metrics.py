@@ -1,0 +1,164 @@
+"""Metrics: what each event moves, and that unknown has no sample."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kvguard.admission.footprint import Demand
+from kvguard.admission.ledger import ReservationState
+from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier
+from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.pool.backend import Backend, TierChange, new_backend
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.metrics import Metrics, PoolCollector
+
+
+def fresh() -> tuple[Metrics, CollectorRegistry]:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, version="1", config_hash="abc")
+    metrics.prepare(routes=("r",), backends=("b",))
+    return metrics, registry
+
+
+def event(outcome: Outcome, tier: Tier, reason: RejectReason | None = None) -> DecisionEvent:
+    return DecisionEvent(
+        request_id="x",
+        route="r",
+        outcome=outcome,
+        tier=tier,
+        reason=reason,
+        prompt_tokens=10,
+        requested_tokens=100,
+        trimmed_tokens=40,
+        retry_after_seconds=3.0 if reason else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "tier", "reason", "tokens"),
+    [
+        (Outcome.ADMITTED, Tier.NORMAL, None, {"prompt": 10, "requested": 100, "trimmed": 40, "rejected": 0}),
+        (Outcome.DEGRADED, Tier.TRIM, None, {"prompt": 10, "requested": 100, "trimmed": 40, "rejected": 0}),
+        (
+            Outcome.REJECTED,
+            Tier.REJECT,
+            RejectReason.SATURATED,
+            {"prompt": 0, "requested": 0, "trimmed": 0, "rejected": 110},
+        ),
+        (
+            Outcome.FAILED,
+            Tier.NORMAL,
+            RejectReason.BACKEND_UNREACHABLE,
+            {"prompt": 0, "requested": 0, "trimmed": 0, "rejected": 0},
+        ),
+    ],
+)
+def test_a_decision_counts_once_and_its_tokens_by_what_became_of_them(
+    outcome: Outcome, tier: Tier, reason: RejectReason | None, tokens: dict[str, float]
+) -> None:
+    """Admitted tokens are prompt, requested and trimmed; refused ones are rejected; a failure adds none."""
+    metrics, registry = fresh()
+    metrics.decision(event(outcome, tier, reason))
+    labels = {
+        "route": "r",
+        "outcome": outcome.value,
+        "tier": str(int(tier)),
+        "reason": reason.value if reason else "",
+        "mode": "enforce",
+    }
+    assert registry.get_sample_value("kvguard_requests_total", labels) == 1
+    for kind, expected in tokens.items():
+        assert registry.get_sample_value("kvguard_tokens_total", {"kind": kind}) == expected
+    refused = outcome is Outcome.REJECTED
+    assert registry.get_sample_value("kvguard_retry_after_seconds_count") == refused
+
+
+def test_an_end_reports_times_tokens_and_the_error_of_the_count() -> None:
+    """Generated tokens and the prompt error come from the engine's own usage."""
+    metrics, registry = fresh()
+    metrics.end(
+        EndEvent(
+            request_id="x",
+            route="r",
+            backend="b",
+            end=End.COMPLETE,
+            seconds=2.0,
+            first_byte_seconds=0.5,
+            generated_tokens=30,
+            predicted_prompt_tokens=12,
+            prompt_tokens=10,
+        )
+    )
+    metrics.end(EndEvent(request_id="x", route="r", backend="b", end=End.CANCELLED, seconds=1.0))
+    value = registry.get_sample_value
+    assert value("kvguard_exchanges_total", {"route": "r", "end": "complete"}) == 1
+    assert value("kvguard_exchanges_total", {"route": "r", "end": "cancelled"}) == 1
+    assert value("kvguard_tokens_total", {"kind": "generated"}) == 30
+    assert (value("kvguard_prompt_error_tokens_sum"), value("kvguard_prompt_error_tokens_count")) == (2, 1)
+    assert (value("kvguard_upstream_seconds_sum"), value("kvguard_upstream_seconds_count")) == (3, 2)
+    assert value("kvguard_time_to_first_byte_seconds_sum") == 0.5
+
+
+def test_the_rest_of_the_events_are_counted() -> None:
+    """Transitions, failed scrapes, counts and decision times each have their series."""
+    metrics, registry = fresh()
+    metrics.tier_change(TierChange(backend="b", before=Tier.NORMAL, after=Tier.RESTRICT))
+    metrics.scrape_failed("b")
+    metrics.counted("engine", 0.25)
+    metrics.decided(0.5)
+    value = registry.get_sample_value
+    assert value("kvguard_tier_transitions_total", {"backend": "b", "tier": "2"}) == 1
+    assert value("kvguard_scrape_failures_total", {"backend": "b"}) == 1
+    assert value("kvguard_token_counts_total", {"source": "engine"}) == 1
+    assert (value("kvguard_tokenize_seconds_sum"), value("kvguard_decision_seconds_sum")) == (0.25, 0.5)
+    assert value("kvguard_build_info", {"version": "1"}) == value("kvguard_config_info", {"hash": "abc"}) == 1
+
+
+def collected(backend: Backend, now: float) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(PoolCollector((backend,), lambda: now))
+    return registry
+
+
+def test_a_backend_nothing_is_known_of_has_states_but_no_numbers() -> None:
+    """Unknown capacity, gauge and age have no sample; what kvguard itself counts is 0."""
+    value = collected(new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy()), 0.0).get_sample_value
+    for name in ("kvguard_kv_capacity_tokens", "kvguard_kv_capacity_bytes", "kvguard_scrape_age_seconds"):
+        assert value(name, {"backend": "b"}) is None
+    assert value("kvguard_demand_ratio", {"backend": "b"}) is None
+    for kind in ("observed", "projected", "peak"):
+        for engine in ("0", "all"):
+            assert value("kvguard_kv_usage_ratio", {"backend": "b", "engine": engine, "kind": kind}) is None
+    assert value("kvguard_telemetry_state", {"backend": "b", "state": "unreachable"}) == 1
+    assert value("kvguard_telemetry_state", {"backend": "b", "state": "fresh"}) == 0
+    assert value("kvguard_ledger_blocks", {"backend": "b"}) == 0
+
+
+def test_a_backend_in_use_shows_every_number() -> None:
+    """Gauge, projection, peak, capacity, demand and the ledger are read at the moment of the scrape."""
+    backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
+    backend.bytes_per_token = 1024
+    engine = EngineUsage(engine="0", capacity_blocks=100, block_size=16, used_ratio=0.25)
+    backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=9.0, now=10.0)
+    demand = Demand(prompts=(32,), copies=2, output_cap=32, asked_cap=32, expected_output=32)
+    reservation = backend.reserve(demand, 10.5)
+    backend.refused_blocks.add(100, 11.0)
+    value = collected(backend, 11.0).get_sample_value
+    usage = {
+        kind: value("kvguard_kv_usage_ratio", {"backend": "b", "engine": "all", "kind": kind})
+        for kind in ("projected", "peak")
+    }
+    assert usage == {"projected": 0.29, "peak": 0.33}
+    assert value("kvguard_kv_usage_ratio", {"backend": "b", "engine": "0", "kind": "observed"}) == 0.25
+    assert value("kvguard_kv_capacity_tokens", {"backend": "b"}) == 1600
+    assert value("kvguard_kv_capacity_bytes", {"backend": "b"}) == 1600 * 1024
+    assert value("kvguard_demand_ratio", {"backend": "b"}) == pytest.approx(1.33)
+    assert value("kvguard_inflight_requests", {"backend": "b"}) == 1
+    assert value("kvguard_inflight_sequences", {"backend": "b"}) == 2
+    assert value("kvguard_ledger_blocks", {"backend": "b"}) == 4
+    assert value("kvguard_scrape_age_seconds", {"backend": "b"}) == 1.0
+    backend.end(reservation, ReservationState.RELEASED, 11.0)
+    backend.ledger.progress(reservation, 1)
+    assert collected(backend, 11.0).get_sample_value("kvguard_ledger_violations_total", {"backend": "b"}) == 1

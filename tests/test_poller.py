@@ -1,0 +1,127 @@
+"""The poller: what each kind of scrape does to the backend, and that nothing stops it."""
+
+import httpx
+import pytest
+
+from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.occupancy import OccupancyPolicy, TelemetryState
+from kvguard.admission.usage import UsageSample
+from kvguard.clock import ManualClock
+from kvguard.engines.vllm import parse_vllm
+from kvguard.poller import MAX_PAGE_BYTES, MODELS_EVERY_SECONDS, Poller, PollPolicy
+from kvguard.pool.backend import new_backend
+from tests.kit.guard import guarding
+from tests.kit.stub import Stub, exposition, running_stub
+
+pytestmark = pytest.mark.anyio
+
+
+class Reports:
+    """Remembers what the poller reports."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[str, str]] = []
+        self.good = 0
+
+    def scrape_failed(self, backend: str, *, state: str, detail: str, now: float) -> None:
+        self.failures.append((state, detail))
+
+    def scraped(self, backend: str) -> None:
+        self.good += 1
+
+
+class Bench:
+    """One poller on a mocked transport."""
+
+    def __init__(self, answer: object, **policy: object) -> None:
+        self.clock = ManualClock(100.0)
+        self.backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
+        self.reports = Reports()
+        self.poller = Poller(self.backend, parse_vllm, self.reports, self.clock, PollPolicy(**policy))
+        self.paths: list[str] = []
+        self.answer = answer
+
+    def _serve(self, request: httpx.Request) -> httpx.Response:
+        self.paths.append(request.url.path)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m", "max_model_len": 512}, {"id": "lora"}]})
+        return self.answer
+
+    async def poll(self) -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(self._serve)) as client:
+            await self.poller.poll(client)
+
+
+async def test_a_good_page_makes_the_gauge_fresh_and_teaches_the_models() -> None:
+    """Capacity, gauge, model names and context length are known after the first scrape."""
+    bench = Bench(httpx.Response(200, text=exposition(0.5)))
+    await bench.poll()
+    assert bench.backend.occupancy.telemetry(100.0) is TelemetryState.FRESH
+    assert bench.backend.occupancy.observed_ratio() == 0.5
+    assert (bench.backend.models, bench.backend.context_tokens) == ({"m", "lora"}, 512)
+    assert (bench.reports.good, bench.reports.failures) == (1, [])
+
+
+async def test_the_model_list_is_read_once_a_minute_and_a_set_context_stays() -> None:
+    """Between two scrapes a second apart the list is not asked for again; the operator's context wins."""
+    bench = Bench(httpx.Response(200, text=exposition(0.5)), learn_context=False)
+    bench.backend.context_tokens = 99
+    await bench.poll()
+    await bench.poll()
+    assert bench.paths == ["/metrics", "/v1/models", "/metrics"]
+    await bench.clock.advance(MODELS_EVERY_SECONDS)
+    await bench.poll()
+    assert bench.paths.count("/v1/models") == 2
+    assert bench.backend.context_tokens == 99
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "detail"),
+    [
+        (httpx.ConnectError("refused"), "unreachable", "ConnectError"),
+        (httpx.ConnectTimeout("slow"), "unreachable", "ConnectTimeout"),
+        (httpx.ReadTimeout("slow"), "missing", "ReadTimeout"),
+        (httpx.Response(500), "missing", "HTTPStatusError"),
+        (httpx.Response(200, text='vllm:kv_cache_usage_perc{engine="0 1\n'), "missing", "ExpositionError"),
+        (httpx.Response(200, text="x" * (MAX_PAGE_BYTES + 1)), "missing", "ValueError"),
+        (httpx.Response(200, content=b"\xff\xfe"), "missing", "UnicodeDecodeError"),
+        (httpx.Response(200, text="<html>"), "missing", "no gauge on the page"),
+    ],
+)
+async def test_a_page_without_a_gauge_is_reported_for_what_it_is(answer: object, state: str, detail: str) -> None:
+    """Unreachable and missing are told apart, and neither becomes a number."""
+    bench = Bench(answer)
+    await bench.poll()
+    assert bench.reports.failures == [(state, detail)]
+    assert bench.backend.occupancy.observed_ratio() is None
+
+
+async def test_a_server_that_hides_its_models_is_scraped_all_the_same() -> None:
+    """A 401 on the model list leaves names and context unknown."""
+    stub = Stub(context_tokens=None)
+    async with running_stub(stub), guarding(stub) as guard:
+        await guard.scrape()
+        assert guard.backend.context_tokens is None
+        assert guard.telemetry() == "fresh"
+
+
+async def test_a_fault_nobody_foresaw_does_not_end_the_scraping() -> None:
+    """After a parser that raises something strange the next scrape happens and counts."""
+    calls = []
+
+    def parse(text: str) -> UsageSample:
+        calls.append(text)
+        if len(calls) == 1:
+            raise RuntimeError("strange")
+        return parse_vllm(text)
+
+    async with running_stub() as stub, guarding(stub) as guard:
+        guard.service.pollers[0]._parse = parse
+        await guard.advance(0.5)
+        await guard.until(lambda: len(calls) == 1)
+        await guard.advance(0.5)
+        await guard.until(lambda: len(calls) == 2)
+        assert guard.metric("kvguard_scrape_failures_total", backend="b0") == 1
+        assert any(line.get("detail") == "RuntimeError" for line in guard.logs)
