@@ -101,7 +101,7 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     backend = new_backend("backend", "http://backend", OccupancyPolicy(), LengthPolicy())
     backend.bytes_per_token = 1
     usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=0.0)
-    backend.occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0, now=0.0)
+    backend.occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     registry.register(PoolCollector((backend,), lambda: 0.0))
     for family in sorted(registry.collect(), key=lambda family: family.name):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")

@@ -1,7 +1,7 @@
 """Broken input and broken peers. Refusals are values (`admission.decision.Reject`), not exceptions.
 
 KvguardError
-  InvalidRequest        the client sent something the engine could not read either
+  InvalidRequest        the client sent something that cannot be read as a request
   SettingsError         the configuration has faults; all of them at once
   UpstreamError
     UpstreamUnreachable   no connection could be made; the request was never sent

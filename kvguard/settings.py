@@ -114,7 +114,7 @@ class TierSettings(Section):
     """The same for RESTRICT."""
     reject_signals: Signals = (Signal.PROJECTED, Signal.PEAK)
     """The same for REJECT."""
-    exit_margin: Ratio = 0.05
+    exit_margin: Ratio = 0.02
     """A tier is left only below its threshold minus this."""
     min_dwell_seconds: Annotated[float, Field(ge=0)] = 0.0
     """A tier is kept at least this long; at REJECT that refuses everybody meanwhile, so the margin alone is better."""

@@ -184,7 +184,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--capacity-seconds", type=float, default=10.0)
     parser.add_argument("--warm-seconds", type=float, default=15.0)
     parser.add_argument("--warm-rate", type=float, default=4.0)
-    parser.add_argument("--clients", type=int, default=16, help="closed-loop clients that saturate the engine")
+    parser.add_argument("--clients", type=int, default=12, help="closed-loop clients that saturate the engine")
     parser.add_argument("--native-limit", type=int, default=16, help="vLLM's --max-num-queued-reqs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--config", type=Path, help="kvguard.yaml to measure instead of the defaults")

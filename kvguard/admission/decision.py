@@ -75,6 +75,15 @@ def refuse_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> R
     return None
 
 
+def blocks_until_open(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> float:
+    """Blocks that must come free before REJECT, once entered, is left; 0 while nothing is known."""
+    capacity, tiers = occupancy.capacity, policy.tiers
+    if capacity is None:
+        return 0.0
+    over = tiers.reject.ratio(occupancy.ratios_of(capacity, now)) - (tiers.reject.enter - tiers.exit_margin)
+    return max(0.0, over * capacity.blocks)
+
+
 def passes_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> bool:
     """Whether everything passes for want of knowledge, whatever the ledger says."""
     return policy.blind is BlindPolicy.OPEN and occupancy.telemetry(now) is not TelemetryState.FRESH
@@ -112,11 +121,11 @@ class _Weighing:
                 if fitted is not lighter:
                     degradation = replace(degradation, output_cap=fitted.output_cap)
                 return Admit(tier=min(level, Tier.RESTRICT), demand=fitted, degradation=degradation, ratios=before)
-            if self.occupancy.idle():
+            if self.occupancy.idle(self.now):
                 return self._admit_idle(lighter, degradation, level, before)
-        return Reject(
-            tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before, needed_blocks=self._excess(lighter)
-        )
+        kept = self.policy.tiers.exit_margin * self.capacity.blocks if base is Tier.REJECT else 0.0
+        needed = max(0.0, self._excess(lighter) + kept)
+        return Reject(tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before, needed_blocks=needed)
 
     def _fit(self, demand: Demand) -> Demand | None:
         """The demand under the largest cap that stays below REJECT, or None when not even its floor does."""

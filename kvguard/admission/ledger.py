@@ -30,14 +30,17 @@ class Reservation:
     demand: Demand
     block_size: int
     started_at: float
-    held_blocks: int
+    held_blocks: int = 0
+    reserved_blocks: int = 0
     produced: int = 0
     state: ReservationState = ReservationState.LIVE
 
-    def blocks_now(self) -> int:
-        """Whole blocks of every sequence's prompt and output so far."""
+    def count(self) -> None:
+        """Bring the blocks held now and those held at full expected length up to date."""
         demand = self.demand
-        return demand.copies * sum(blocks_for(tokens + self.produced, self.block_size) for tokens in demand.prompts)
+        tokens = (prompt + self.produced for prompt in demand.prompts)
+        self.held_blocks = demand.copies * sum(blocks_for(each, self.block_size) for each in tokens)
+        self.reserved_blocks = max(self.held_blocks, demand.reserved_blocks(self.block_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class _Ended:
 class Ledger:
     """The live reservations of one backend, and what was freed lately.
 
-    `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape.
+    `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. `version` changes with
+    everything that is held.
     """
 
     def __init__(self, *, remember_seconds: float = 30.0) -> None:
@@ -58,11 +62,14 @@ class Ledger:
         self._ended: deque[_Ended] = deque()
         self._remember_seconds = remember_seconds
         self.violations = 0
+        self.version = 0
 
     def reserve(self, demand: Demand, *, block_size: int, now: float) -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
-        reservation = Reservation(demand, block_size, now, demand.prompt_blocks(block_size))
+        reservation = Reservation(demand, block_size, now)
+        reservation.count()
         self._live[id(reservation)] = reservation
+        self.version += 1
         return reservation
 
     def progress(self, reservation: Reservation, produced: int) -> None:
@@ -70,15 +77,18 @@ class Ledger:
         if reservation.state is not ReservationState.LIVE:
             self.violations += 1
             return
-        reservation.produced = max(reservation.produced, produced)
-        reservation.held_blocks = reservation.blocks_now()
+        if produced > reservation.produced:
+            reservation.produced = produced
+            reservation.count()
+            self.version += 1
 
     def recount(self, block_size: int) -> None:
         """Count in blocks of this size what was entered before the size was known, or before it changed."""
         for reservation in self._live.values():
             if reservation.block_size != block_size:
                 reservation.block_size = block_size
-                reservation.held_blocks = reservation.blocks_now()
+                reservation.count()
+                self.version += 1
 
     def end(self, reservation: Reservation, state: ReservationState, *, now: float) -> bool:
         """End a reservation; True only for the first ending."""
@@ -86,6 +96,7 @@ class Ledger:
             return False
         reservation.state = state
         del self._live[id(reservation)]
+        self.version += 1
         self._forget(now)
         self._ended.append(_Ended(reservation.started_at, now, reservation.held_blocks))
         return True
@@ -113,10 +124,7 @@ class Ledger:
     @property
     def reserved_blocks(self) -> int:
         """Blocks all live reservations would hold at their full expected length."""
-        return sum(
-            max(reservation.held_blocks, reservation.demand.reserved_blocks(reservation.block_size))
-            for reservation in self._live.values()
-        )
+        return sum(reservation.reserved_blocks for reservation in self._live.values())
 
     def held_before(self, moment: float) -> int:
         """Blocks held now by reservations that began before `moment`."""

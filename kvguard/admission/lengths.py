@@ -25,16 +25,18 @@ class LengthPolicy:
 
 
 class OutputLengths:
-    """The lengths seen by one backend."""
+    """The lengths seen by one backend. `version` changes with every answer."""
 
     def __init__(self, policy: LengthPolicy) -> None:
         self._policy = policy
         self._classes: dict[int, _Lengths] = {}
+        self.version = 0
 
     def observe(self, length: int, *, cap: int | None) -> None:
         """Note that an answer under `cap` ended after `length` tokens."""
         lengths = self._classes.setdefault(_class_of(cap), _Lengths(self._policy))
         lengths.add(min(max(length, 1), LONGEST))
+        self.version += 1
 
     def expected(self, *, cap: int | None, produced: int) -> int | None:
         """Total tokens of an answer under `cap` that has `produced` so far; None while too little is known.

@@ -8,11 +8,11 @@ stood above the rest at the last scrape.
 """
 
 import enum
-import itertools
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kvguard.admission.footprint import Demand
-from kvguard.admission.forecast import courses_of, peak_blocks
+from kvguard.admission.forecast import Course, courses_of, peak_blocks
 from kvguard.admission.ledger import Ledger
 from kvguard.admission.lengths import OutputLengths
 from kvguard.admission.usage import EngineUsage, UsageSample
@@ -85,6 +85,16 @@ class Ratios:
         return 0.0 if value is None else value
 
 
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """What the ledger comes to, as of a version of itself and of the lengths; courses with the longest first."""
+
+    version: tuple[int, int]
+    held: int
+    reserved: int
+    courses: tuple[Course, ...]
+
+
 class Occupancy:
     """One backend's gauge history joined with its ledger and the lengths of its answers."""
 
@@ -100,8 +110,9 @@ class Occupancy:
         self._sampled_at: float | None = None
         self._reached_last = False
         self._gauge_on_last_page = True
+        self._outlook = _Outlook((-1, -1), 0, 0, ())
 
-    def observe(self, sample: UsageSample, *, asked_at: float, now: float) -> None:
+    def observe(self, sample: UsageSample, *, asked_at: float) -> None:
         """Take in a scrape that was asked for at `asked_at` and has just been read."""
         self.failures = 0
         self._reached_last = True
@@ -112,13 +123,13 @@ class Occupancy:
         if not self._gauge_on_last_page:
             return
         self.sample = sample
-        self._sampled_at = now
+        self._sampled_at = asked_at
         observed = self._observed_blocks()
         if observed is None:
             return
         cooling = self.ledger.freed_since(asked_at - self.policy.aftermath_seconds, begun_before=asked_at)
-        growth = observed - cooling - self.ledger.held_before(asked_at)
-        self.ledger.grow_unstreamed(max(0.0, growth), begun_before=asked_at)
+        risen = observed - cooling - self.ledger.held_before(asked_at) - self.foreign_blocks
+        self.ledger.grow_unstreamed(max(0.0, risen), begun_before=asked_at)
         self.foreign_blocks = max(0.0, observed - cooling - self.ledger.held_before(asked_at))
         self._skew_ratio = self._skew()
 
@@ -150,14 +161,12 @@ class Occupancy:
         fresh = self.telemetry(now) is TelemetryState.FRESH
         size = capacity.block_size
         foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks if fresh else 0.0
-        held = foreign + self.ledger.held_blocks
-        reserved = foreign + self.ledger.reserved_blocks
+        outlook = self._ledger_outlook()
+        held, reserved, courses = foreign + outlook.held, foreign + outlook.reserved, outlook.courses
         if candidate is not None:
             held += candidate.prompt_blocks(size)
             reserved += candidate.reserved_blocks(size)
-        courses = self.ledger.courses(self.lengths)
-        if candidate is not None:
-            courses = itertools.chain(courses, courses_of(candidate, 0, self.lengths))
+            courses = (*courses, *courses_of(candidate, 0, self.lengths))
         peak = foreign + peak_blocks(courses, size)
         floor = self.policy.queue_floor_ratio if fresh and self._waiting() else 0.0
         observed = self.observed_ratio() if fresh else None
@@ -168,14 +177,24 @@ class Occupancy:
             peak=max(floor, peak / capacity.blocks),
         )
 
+    def _ledger_outlook(self) -> _Outlook:
+        """The ledger summed up; a decision asks several times between two changes."""
+        version = (self.ledger.version, self.lengths.version)
+        if self._outlook.version != version:
+            courses = sorted(self.ledger.courses(self.lengths), key=attrgetter("remaining"), reverse=True)
+            held, reserved = self.ledger.held_blocks, self.ledger.reserved_blocks
+            self._outlook = _Outlook(version, held, reserved, tuple(courses))
+        return self._outlook
+
     def observed_ratio(self) -> float | None:
         """The gauge as the engine rule combines it, at the last good scrape."""
         blocks, capacity = self._observed_blocks(), self.capacity
         return None if blocks is None or capacity is None else blocks / capacity.blocks + self._skew_ratio
 
-    def idle(self) -> bool:
-        """Whether nothing runs there as far as kvguard knows."""
-        return self.ledger.live == 0 and self.foreign_blocks < 1.0
+    def idle(self, now: float) -> bool:
+        """Whether nothing runs there as far as kvguard knows; foreign load of a stale gauge is not known."""
+        foreign = self.foreign_blocks if self.telemetry(now) is TelemetryState.FRESH else 0.0
+        return self.ledger.live == 0 and foreign < 1.0
 
     def _observed_blocks(self) -> float | None:
         if self.sample is None or self.capacity is None:

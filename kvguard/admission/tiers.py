@@ -38,7 +38,7 @@ class TierPolicy:
     trim: TierRule = field(default_factory=lambda: TierRule(enter=0.70, signals=(Signal.PROJECTED,)))
     restrict: TierRule = field(default_factory=lambda: TierRule(enter=0.85, signals=(Signal.PROJECTED,)))
     reject: TierRule = field(default_factory=lambda: TierRule(enter=0.95, signals=(Signal.PROJECTED, Signal.PEAK)))
-    exit_margin: float = 0.05
+    exit_margin: float = 0.02
     min_dwell_seconds: float = 0.0
 
     def rules(self) -> tuple[tuple[Tier, TierRule], ...]:

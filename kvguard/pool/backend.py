@@ -60,9 +60,16 @@ class Backend:
         return self.ledger.reserve(demand, block_size=capacity.block_size if capacity else 1, now=now)
 
     def learn(self, demand: Demand, completion_tokens: int) -> None:
-        """Remember how long an answer got that ended by itself; tokens are summed over its sequences."""
-        if not demand.fixed_length:
-            self.occupancy.lengths.observe(completion_tokens // demand.sequences, cap=demand.output_cap)
+        """Remember how long an answer got; tokens are summed over its sequences.
+
+        One that a lowered cap cut would have got longer: it counts with what is known of those that got that far.
+        """
+        if demand.fixed_length:
+            return
+        length, lengths = completion_tokens // demand.sequences, self.occupancy.lengths
+        if demand.output_cap is not None and length >= demand.output_cap != demand.asked_cap:
+            length = lengths.expected(cap=demand.asked_cap, produced=length) or demand.asked_cap or length
+        lengths.observe(length, cap=demand.asked_cap)
 
     def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
         """End a reservation; its blocks count as freed once."""

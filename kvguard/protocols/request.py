@@ -89,7 +89,7 @@ class InferenceRequest:
         room = None if context_tokens is None else max(context_tokens - min(prompts, default=0), 1)
         cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
         length = cap if self.fixed_length else wanted
-        expected = assumed_output_tokens if length is None else length
+        expected = max(assumed_output_tokens if length is None else length, self.min_tokens)
         return Demand(
             prompts=prompts,
             copies=self.copies,

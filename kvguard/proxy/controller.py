@@ -4,7 +4,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvguard.admission.decision import AdmissionPolicy, Admit, Reject, decide, passes_blind, refuse_blind
+from kvguard.admission.decision import (
+    AdmissionPolicy,
+    Admit,
+    Reject,
+    blocks_until_open,
+    decide,
+    passes_blind,
+    refuse_blind,
+)
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Reservation, ReservationState
 from kvguard.admission.occupancy import Ratios, TelemetryState
@@ -86,7 +94,9 @@ class Controller:
                 return None
             reason = blind or RejectReason.SATURATED
             ratios = backend.occupancy.ratios(now)
-            rejects.append((backend, Reject(tier=backend.tier.tier, reason=reason, ratios=ratios)))
+            needed = blocks_until_open(backend.occupancy, self._policy, now)
+            reject = Reject(tier=backend.tier.tier, reason=reason, ratios=ratios, needed_blocks=needed)
+            rejects.append((backend, reject))
         return self._refusal(*_most_hopeful(rejects), now)
 
     def admit(self, demand_of: DemandOf, model: str | None, now: float) -> Admission | Refusal:

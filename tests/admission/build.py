@@ -68,7 +68,7 @@ def occupancy(
 ) -> Occupancy:
     """A backend scraped at `now` with so much foreign load, and these demands reserved since."""
     built = unscraped(lengths, **policy)
-    built.observe(sample(foreign_ratio, blocks=blocks, waiting=waiting), asked_at=now, now=now)
+    built.observe(sample(foreign_ratio, blocks=blocks, waiting=waiting), asked_at=now)
     for one in held:
         built.ledger.reserve(one, block_size=BLOCK, now=now)
     return built

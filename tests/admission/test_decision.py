@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, decide, passes_blind, refuse_blind
+from kvguard.admission.decision import (
+    AdmissionPolicy,
+    Admit,
+    BlindPolicy,
+    Reject,
+    blocks_until_open,
+    decide,
+    passes_blind,
+    refuse_blind,
+)
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.occupancy import Occupancy
 from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, degrade
@@ -107,8 +116,21 @@ def test_in_reject_everything_is_refused() -> None:
     """The tier in force is enough, even on an engine that has emptied since."""
     decision = refused(demand(1, cap=1), occupancy(), REJECT)
     assert (decision.tier, decision.reason) == (REJECT, RejectReason.SATURATED)
-    # One block of a hundred, 94 below the threshold: nothing has to come free but the tier.
-    assert decision.needed_blocks == pytest.approx(-94)
+    # One block of a hundred, far below the threshold: nothing has to come free but the tier.
+    assert decision.needed_blocks == 0
+
+
+def test_what_must_come_free_includes_the_margin_once_reject_is_in_force() -> None:
+    """Blocks beyond the threshold, and beyond the margin where the tier has to be left first."""
+    asked = demand(16, cap=16)
+    at_the_door = refused(asked, occupancy(0.94), RESTRICT)
+    inside = refused(asked, occupancy(0.94), REJECT)
+    margin = 100 * POLICY.tiers.exit_margin
+    assert at_the_door.needed_blocks == pytest.approx(1)
+    assert inside.needed_blocks == pytest.approx(1 + margin)
+    assert blocks_until_open(occupancy(0.94), POLICY, 0.0) == pytest.approx(100 * (0.94 - 0.95) + margin)
+    assert blocks_until_open(occupancy(0.10), POLICY, 0.0) == 0
+    assert blocks_until_open(unscraped(), POLICY, 0.0) == 0
 
 
 # At the edge of REJECT
@@ -248,7 +270,7 @@ def test_a_prompt_larger_than_the_cache(asked: Demand, base: Tier, reason: Rejec
 def test_a_prompt_must_fit_one_engine_of_several() -> None:
     """Two engines of 100 blocks hold no prompt of 101."""
     load = occupancy()
-    load.observe(UsageSample(engines=(engine(0.0), engine(0.0, name="1"))), asked_at=0.0, now=0.0)
+    load.observe(UsageSample(engines=(engine(0.0), engine(0.0, name="1"))), asked_at=0.0)
     assert refused(demand(100 * 16 + 1, cap=1), load).reason is RejectReason.TOO_LARGE
     assert isinstance(decided(demand(100 * 16, cap=1), load), Admit)
 
@@ -286,13 +308,13 @@ def never_scraped() -> Occupancy:
 
 def answering_without_a_gauge() -> Occupancy:
     built = never_scraped()
-    built.observe(sample(None), asked_at=0.0, now=0.0)
+    built.observe(sample(None), asked_at=0.0)
     return built
 
 
 def gauge_without_capacity() -> Occupancy:
     built = never_scraped()
-    built.observe(sample(0.5, blocks=None), asked_at=0.0, now=0.0)
+    built.observe(sample(0.5, blocks=None), asked_at=0.0)
     return built
 
 
@@ -441,7 +463,7 @@ def test_what_is_admitted_fits(
     ratios = load.ratios(0.0, decision.demand)
     assert ratios is not None
     assert REJECT not in (base, decision.tier)
-    assert load.idle() or policy.tiers.reject.ratio(ratios) < policy.tiers.reject.enter
+    assert load.idle(0.0) or policy.tiers.reject.ratio(ratios) < policy.tiers.reject.enter
     assert decision.tier >= base
     assert decision.demand.prompts == asked.prompts
     assert decision.demand.reserved_blocks(BLOCK) <= asked.reserved_blocks(BLOCK)

@@ -36,7 +36,7 @@ FRESH, STALE, MISSING, UNREACHABLE = TelemetryState
 
 def observed(scraped: UsageSample, **policy: object) -> Occupancy:
     built = unscraped(**policy)
-    built.observe(scraped, asked_at=0.0, now=0.0)
+    built.observe(scraped, asked_at=0.0)
     return built
 
 
@@ -82,7 +82,7 @@ def test_the_operators_capacity_is_known_before_the_first_scrape() -> None:
     assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
     assert built.observed_ratio() is None
     assert ratios_at(built) == Ratios(observed=None, projected=0.0, reserved=0.0, peak=0.0)
-    built.observe(UsageSample(), asked_at=0.0, now=0.0)
+    built.observe(UsageSample(), asked_at=0.0)
     assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
 
 
@@ -98,7 +98,7 @@ def test_capacity_is_unknown_before_the_first_scrape(policy: dict) -> None:
 def test_a_page_without_capacity_keeps_the_last_known() -> None:
     """What an engine once said of its size holds until it says otherwise."""
     built = observed(sample(0.5))
-    built.observe(sample(0.5, blocks=None), asked_at=1.0, now=1.0)
+    built.observe(sample(0.5, blocks=None), asked_at=1.0)
     assert built.capacity == Capacity(blocks=100, largest_engine_blocks=100, block_size=16)
     assert ratios_at(built, 1.0).observed == 0.5
 
@@ -109,7 +109,7 @@ def test_a_gauge_before_any_capacity_is_fresh_and_yields_no_ratio() -> None:
     assert built.telemetry(0.0) is FRESH
     assert built.ratios(0.0) is None
     assert built.observed_ratio() is None
-    built.observe(sample(0.5), asked_at=1.0, now=1.0)
+    built.observe(sample(0.5), asked_at=1.0)
     assert ratios_at(built, 1.0).projected == 0.5
 
 
@@ -117,7 +117,7 @@ def test_the_ledger_counts_in_the_blocks_of_the_engine_once_they_are_known() -> 
     """A request entered before the first scrape, in single tokens, holds its blocks after it."""
     built = unscraped()
     built.ledger.reserve(demand(32), block_size=1, now=0.0)
-    built.observe(sample(0.0), asked_at=1.0, now=1.0)
+    built.observe(sample(0.0), asked_at=1.0)
     assert built.ledger.held_blocks == 2
 
 
@@ -177,13 +177,13 @@ def test_failed_scrapes_after_a_good_one(misses: list[bool], now: float, state: 
 def test_a_page_without_a_gauge(page: UsageSample) -> None:
     """The last gauge counts until it is stale; then it is missing, not stale, for the engine answers."""
     built = observed(sample(0.5))
-    built.observe(page, asked_at=4.0, now=4.0)
+    built.observe(page, asked_at=4.0)
     assert built.failures == 0
     assert ratios_at(built, 5.0).observed == 0.5
     assert built.telemetry(5.1) is MISSING
     built.miss(reached=True)
     assert built.telemetry(5.1) is STALE
-    built.observe(sample(0.25), asked_at=6.0, now=6.0)
+    built.observe(sample(0.25), asked_at=6.0)
     assert built.telemetry(6.0) is FRESH
 
 
@@ -201,7 +201,7 @@ def test_a_good_scrape_forgets_failures() -> None:
     built.miss(reached=False)
     built.miss(reached=False)
     assert built.failures == 2
-    built.observe(sample(0.5), asked_at=1.0, now=1.0)
+    built.observe(sample(0.5), asked_at=1.0)
     assert built.failures == 0
 
 
@@ -280,15 +280,13 @@ def test_a_queue_in_any_engine_counts() -> None:
 # Foreign load
 
 
-def after_a_scrape(
-    *, started: float, ended: float | None, asked_at: float, now: float, gauge: float = 0.5
-) -> Occupancy:
+def after_a_scrape(*, started: float, ended: float | None, asked_at: float, gauge: float = 0.5) -> Occupancy:
     """A backend on which one request of ten blocks came and perhaps went around a scrape."""
     built = unscraped(aftermath_seconds=0.2)
     reservation = built.ledger.reserve(demand(160), block_size=BLOCK, now=started)
     if ended is not None:
         built.ledger.end(reservation, ReservationState.SETTLED, now=ended)
-    built.observe(sample(gauge), asked_at=asked_at, now=now)
+    built.observe(sample(gauge), asked_at=asked_at)
     return built
 
 
@@ -315,13 +313,13 @@ def after_a_scrape(
 )
 def test_foreign_is_what_the_ledger_does_not_explain(started: float, ended: float | None, foreign: float) -> None:
     """Of a gauge of fifty blocks, ten are ours when the scrape can have seen our request."""
-    built = after_a_scrape(started=started, ended=ended, asked_at=10.0, now=11.0)
+    built = after_a_scrape(started=started, ended=ended, asked_at=10.0)
     assert built.foreign_blocks == foreign
 
 
 def test_foreign_is_never_negative() -> None:
     """A gauge that lags behind what we hold leaves nothing foreign."""
-    assert after_a_scrape(started=0.0, ended=None, asked_at=10.0, now=11.0, gauge=0.05).foreign_blocks == 0.0
+    assert after_a_scrape(started=0.0, ended=None, asked_at=10.0, gauge=0.05).foreign_blocks == 0.0
 
 
 def test_foreign_load_stays_as_the_last_scrape_left_it() -> None:
@@ -362,7 +360,7 @@ def test_growth_only_the_gauge_shows(held: list[Demand], gauge: float, produced:
     """What the gauge shows beyond the ledger is output of answers that are not streamed, as far as they may get."""
     built = occupancy()
     running = [built.ledger.reserve(one, block_size=BLOCK, now=1.0) for one in held]
-    built.observe(sample(gauge), asked_at=2.0, now=2.0)
+    built.observe(sample(gauge), asked_at=2.0)
     assert [reservation.produced for reservation in running] == produced
     assert built.foreign_blocks == pytest.approx(foreign)
 
@@ -371,7 +369,7 @@ def test_growth_is_not_that_of_a_request_the_scrape_cannot_have_seen() -> None:
     """A request begun after the scrape was asked for has not grown in it."""
     built = occupancy()
     late = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=2.0)
-    built.observe(sample(0.05), asked_at=2.0, now=3.0)
+    built.observe(sample(0.05), asked_at=2.0)
     assert (late.produced, built.foreign_blocks) == (0, 5.0)
 
 
@@ -381,7 +379,7 @@ def test_growth_is_not_what_is_being_freed() -> None:
     ended = built.ledger.reserve(demand(32), block_size=BLOCK, now=1.0)
     running = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=1.0)
     built.ledger.end(ended, ReservationState.SETTLED, now=2.0)
-    built.observe(sample(0.13), asked_at=2.0, now=2.0)
+    built.observe(sample(0.13), asked_at=2.0)
     assert (running.produced, built.foreign_blocks) == (16, 0.0)
 
 
@@ -390,8 +388,20 @@ def test_growth_adds_up_over_scrapes() -> None:
     built = occupancy()
     reservation = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=1.0)
     for now, gauge in enumerate((0.11, 0.11, 0.12), 2):
-        built.observe(sample(gauge), asked_at=float(now), now=float(now))
+        built.observe(sample(gauge), asked_at=float(now))
     assert (reservation.produced, built.foreign_blocks) == (32, 0.0)
+
+
+def test_load_that_was_foreign_before_stays_foreign() -> None:
+    """Only what the gauge has risen since the last scrape can be the growth of our own answers."""
+    built = occupancy(0.5, now=0.0)
+    reservation = built.ledger.reserve(demand(160, cap=512, streamed=False), block_size=BLOCK, now=1.0)
+    built.observe(sample(0.60), asked_at=2.0)
+    assert (reservation.produced, built.foreign_blocks) == (0, 50.0)
+    built.observe(sample(0.62), asked_at=3.0)
+    assert (reservation.produced, built.foreign_blocks) == (32, 50.0)
+    built.observe(sample(0.22), asked_at=4.0)
+    assert (reservation.produced, built.foreign_blocks) == (32, 10.0)
 
 
 # Several engines
@@ -439,7 +449,7 @@ def test_the_fullest_engine_keeps_its_lead_while_the_ledger_grows() -> None:
 )
 def test_idle_means_nothing_runs_there(foreign: float, held: list[Demand], idle: bool) -> None:
     """No request of ours and less than a block of anyone's."""
-    assert occupancy(foreign, *held).idle() is idle
+    assert occupancy(foreign, *held).idle(0.0) is idle
 
 
 @deterministic

@@ -46,6 +46,7 @@ async def broken_stream(guard: Guard, driven: Driven, die: Behaviour, route: str
             await call.token()
             received += await client.chunk()
         await die(call)
+        driven.done(call)
         while part := await client.chunk():
             received += part
     return [event for event in received.decode().split("\n\n") if event]

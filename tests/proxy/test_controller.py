@@ -23,7 +23,7 @@ def backend(name: str, gauge: float | None, *, blocks: int = 100, models: frozen
     made = new_backend(name, f"http://{name}", OccupancyPolicy(), LengthPolicy(min_answers=2))
     if gauge is not None:
         engine = EngineUsage(engine="0", capacity_blocks=blocks, block_size=16, used_ratio=gauge)
-        made.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0, now=0.0)
+        made.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
     made.models = models
     return made
 
@@ -51,7 +51,7 @@ def test_the_backend_the_request_fills_least_is_chosen() -> None:
 
 def test_a_backend_that_would_not_degrade_is_preferred_to_a_relatively_emptier_one() -> None:
     """The milder tier wins before the lower ratio."""
-    made, _ = controller(backend("a", 0.72), backend("b", 0.69))
+    made, _ = controller(backend("a", 0.70), backend("b", 0.68))
     outcome = made.admit(lambda _: SMALL, None, 0.0)
     assert isinstance(outcome, Admission)
     assert (outcome.backend.name, outcome.decision.tier) == ("b", Tier.NORMAL)

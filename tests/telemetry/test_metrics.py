@@ -141,7 +141,7 @@ def test_a_backend_in_use_shows_every_number() -> None:
     backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
     backend.bytes_per_token = 1024
     engine = EngineUsage(engine="0", capacity_blocks=100, block_size=16, used_ratio=0.25)
-    backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=9.0, now=10.0)
+    backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=9.0)
     demand = Demand(prompts=(32,), copies=2, output_cap=32, asked_cap=32, expected_output=32)
     reservation = backend.reserve(demand, 10.5)
     backend.refused_blocks.add(100, 11.0)
@@ -158,7 +158,7 @@ def test_a_backend_in_use_shows_every_number() -> None:
     assert value("kvguard_inflight_requests", {"backend": "b"}) == 1
     assert value("kvguard_inflight_sequences", {"backend": "b"}) == 2
     assert value("kvguard_ledger_blocks", {"backend": "b"}) == 4
-    assert value("kvguard_scrape_age_seconds", {"backend": "b"}) == 1.0
+    assert value("kvguard_scrape_age_seconds", {"backend": "b"}) == 2.0
     backend.end(reservation, ReservationState.RELEASED, 11.0)
     backend.ledger.progress(reservation, 1)
     assert collected(backend, 11.0).get_sample_value("kvguard_ledger_violations_total", {"backend": "b"}) == 1

@@ -199,7 +199,7 @@ async def test_the_tiers_bite_under_rising_load_and_let_go(idle_vllm: VllmServer
         assert trimmed.json()["usage"]["completion_tokens"] <= 512
         await asyncio.gather(*held)
         assert await caps_received() - before == 512 + 3 * 90
-        await guard.until(lambda: guard.backend.occupancy.idle() and guard.backend.tier.tier is Tier.NORMAL)
+        await guard.until(lambda: guard.backend.occupancy.idle(0.0) and guard.backend.tier.tier is Tier.NORMAL)
 
         held = [await hold(guard, 928, 90, seed) for seed in range(3, 6)]
         held.append(await hold(guard, 640, 30, 6))

@@ -1,0 +1,78 @@
+"""The admin port and the edges of the traffic port."""
+
+import pytest
+
+from kvguard.proxy.app import TrafficApp
+from tests.kit.guard import COMPLETIONS, guarding
+from tests.kit.raw import raw_client
+from tests.kit.stub import Stub, exposition, hold_stream, refusing_stub, running_stub
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_full_is_neither_dead_nor_unready() -> None:
+    """At 99 % and with a request in flight both probes say yes."""
+    async with running_stub(Stub(page=exposition(0.99))) as stub, guarding(stub) as guard:
+        assert (await guard.admin.get("/healthz")).json() == {"status": "alive"}
+        ready = await guard.admin.get("/readyz")
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "backends": {"b0": "fresh"}})
+
+
+async def test_without_a_backend_kvguard_is_alive_but_not_ready() -> None:
+    """Liveness depends on the process alone; readiness says which backend is missing."""
+    with refusing_stub() as stub:
+        async with guarding(stub) as guard:
+            assert (await guard.admin.get("/healthz")).status_code == 200
+            ready = await guard.admin.get("/readyz")
+            assert ready.status_code == 503
+            assert ready.json() == {"status": "no usable backend", "backends": {"b0": "unreachable"}}
+
+
+async def test_draining_is_not_ready_refuses_and_lets_running_answers_go_on() -> None:
+    """New requests get 503 draining with Retry-After; the stream that runs is not touched."""
+    async with (
+        running_stub(Stub(answer=hold_stream)) as stub,
+        guarding(stub) as guard,
+        raw_client(guard.service.port) as client,
+    ):
+        await client.request(COMPLETIONS, {"prompt": [1], "stream": True})
+        assert (await client.head()).status == 200
+        guard.service.controller.draining = True
+        ready = await guard.admin.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "draining")
+        refused = await guard.complete([1])
+        assert (refused.status_code, refused.headers["x-kvguard-reason"]) == (503, "draining")
+        assert "retry-after" in refused.headers
+        assert guard.backend.ledger.live == 1
+        client.leave()
+        await guard.until(lambda: guard.backend.ledger.live == 0)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "end"),
+    [
+        ("", "text/plain", ""),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text", "# EOF\n"),
+    ],
+)
+async def test_metrics_come_in_the_format_asked_for(accept: str, kind: str, end: str) -> None:
+    """Prometheus text by default, OpenMetrics with its terminator when asked."""
+    async with running_stub() as stub, guarding(stub) as guard:
+        page = await guard.admin.get("/metrics", headers={"accept": accept})
+        assert page.headers["content-type"].startswith(kind)
+        assert 'kvguard_tier{backend="b0"} 0.0' in page.text
+        assert page.text.endswith(end)
+        assert "_created" not in page.text
+
+
+async def test_a_websocket_is_refused() -> None:
+    """An upgrade is closed before it opens."""
+    sent = []
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async with running_stub() as stub, guarding(stub) as guard:
+        app = TrafficApp(None, guard.service.controller, None, None, guard.clock, None)
+        await app({"type": "websocket"}, None, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
