@@ -215,7 +215,7 @@ class TelemetrySettings(Section):
     when_blind: BlindPolicy = BlindPolicy.LEDGER
     """Without a fresh gauge: decide on kvguard's own ledger, let everything pass (open), refuse everything (closed)."""
     queue_floor_ratio: Ratio = 0.85
-    """Occupancy counts as at least this while requests wait for blocks in the engine."""
+    """Occupancy counts as at least this while a queue for blocks in the engine lasts over two scrapes."""
     engine_rule: EngineRule = EngineRule.WORST
     """How data-parallel engines behind one URL make one number: the worst or the mean."""
 

@@ -48,7 +48,7 @@ class OccupancyPolicy:
     """What to make of scrapes.
 
     `stale_after_seconds` and `failures_before_unreachable` keep one failed scrape from changing anything;
-    `queue_floor_ratio` is the least ratio while requests wait for blocks; `aftermath_seconds` is how long after its
+    `queue_floor_ratio` is the least ratio while a queue for blocks lasts; `aftermath_seconds` is how long after its
     end a request may still show in the gauge; `capacity_blocks` and `block_size` override what the engine publishes.
     """
 
@@ -110,6 +110,7 @@ class Occupancy:
         self._sampled_at: float | None = None
         self._reached_last = False
         self._gauge_on_last_page = True
+        self._queued = False
         self._outlook = _Outlook((-1, -1), 0, 0, ())
 
     def observe(self, sample: UsageSample, *, asked_at: float) -> None:
@@ -122,6 +123,8 @@ class Occupancy:
         self._gauge_on_last_page = bool(sample.engines) and all(e.used_ratio is not None for e in sample.engines)
         if not self._gauge_on_last_page:
             return
+        # A queue that one scrape shows may be requests that came a moment ago; one that two show does not move.
+        self._queued = _waiting(self.sample) > 0 and _waiting(sample) > 0
         self.sample = sample
         self._sampled_at = asked_at
         observed = self._observed_blocks()
@@ -168,7 +171,7 @@ class Occupancy:
             reserved += candidate.reserved_blocks(size)
             courses = (*courses, *courses_of(candidate, 0, self.lengths))
         peak = foreign + peak_blocks(courses, size)
-        floor = self.policy.queue_floor_ratio if fresh and self._waiting() else 0.0
+        floor = self.policy.queue_floor_ratio if fresh and self._queued else 0.0
         observed = self.observed_ratio() if fresh else None
         return Ratios(
             observed=observed if observed is None else max(floor, observed),
@@ -208,12 +211,14 @@ class Occupancy:
         fullest = max(engine.used_ratio or 0.0 for engine in self.sample.engines)
         return fullest - (self._observed_blocks() or 0.0) / self.capacity.blocks
 
-    def _waiting(self) -> int:
-        engines = () if self.sample is None else self.sample.engines
-        return sum(
-            engine.waiting or 0 if engine.waiting_for_capacity is None else engine.waiting_for_capacity
-            for engine in engines
-        )
+
+def _waiting(sample: UsageSample | None) -> int:
+    """Requests that wait for blocks, over all engines."""
+    engines = () if sample is None else sample.engines
+    return sum(
+        engine.waiting or 0 if engine.waiting_for_capacity is None else engine.waiting_for_capacity
+        for engine in engines
+    )
 
 
 def _overridden(policy: OccupancyPolicy) -> Capacity | None:

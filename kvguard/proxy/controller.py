@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvguard.admission.decision import (
     AdmissionPolicy,
@@ -44,13 +44,14 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why no backend takes a request, and when to try again (None: never)."""
+    """Why no backend takes a request, what it would have held, and when to try again (None: never)."""
 
     reason: RejectReason
     tier: Tier
     message: str
     backend: str = ""
     ratios: Ratios | None = None
+    predicted_blocks: int = 0
     retry_after_seconds: float | None = None
     param: str | None = None
 
@@ -113,8 +114,9 @@ class Controller:
                 rejects.append((backend, decision))
         if not admits:
             backend, reject = _most_hopeful(rejects)
-            backend.refused_blocks.add(_blocks(demand_of(backend), backend), now)
-            return self._refusal(backend, reject, now)
+            blocks = _blocks(demand_of(backend), backend)
+            backend.refused_blocks.add(blocks, now)
+            return replace(self._refusal(backend, reject, now), predicted_blocks=blocks)
         backend, admit = (
             min(admits, key=lambda pair: self._load(pair[0], pair[1], now)) if len(admits) > 1 else admits[0]
         )

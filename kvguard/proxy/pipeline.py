@@ -102,6 +102,7 @@ class Pipeline:
                 reason=refusal.reason,
                 backend=refusal.backend,
                 ratios=refusal.ratios,
+                blocks=refusal.predicted_blocks,
                 retry_after_seconds=refusal.retry_after_seconds,
                 prompt_tokens=demand.prompt_tokens if demand else 0,
                 requested_tokens=demand.sequences * demand.expected_output if demand else 0,

@@ -34,9 +34,10 @@ from tests.kit.properties import deterministic
 FRESH, STALE, MISSING, UNREACHABLE = TelemetryState
 
 
-def observed(scraped: UsageSample, **policy: object) -> Occupancy:
+def observed(scraped: UsageSample, *, scrapes: int = 1, **policy: object) -> Occupancy:
     built = unscraped(**policy)
-    built.observe(scraped, asked_at=0.0)
+    for _ in range(scrapes):
+        built.observe(scraped, asked_at=0.0)
     return built
 
 
@@ -243,7 +244,8 @@ def test_a_signal_is_read_by_its_name(signal: Signal) -> None:
 
 def test_a_stale_gauge_leaves_the_ledger_alone() -> None:
     """Once stale, neither foreign load nor the queue counts, and observed is unknown."""
-    built = occupancy(0.5, demand(160, cap=160), waiting=3)
+    built = observed(sample(0.5, waiting=3), scrapes=2)
+    built.ledger.reserve(demand(160, cap=160), block_size=BLOCK, now=1.0)
     assert ratios_at(built, 5.0) == Ratios(observed=0.85, projected=0.85, reserved=0.85, peak=0.85)
     assert ratios_at(built, 5.1) == Ratios(observed=None, projected=0.10, reserved=0.20, peak=0.20)
 
@@ -265,16 +267,24 @@ def test_a_stale_gauge_leaves_the_ledger_alone() -> None:
 def test_a_queue_for_blocks_lifts_every_signal(
     waiting: int | None, for_capacity: int | None, foreign: float, floor: float, projected: float
 ) -> None:
-    """While requests wait for blocks the engine is full, whatever its gauge says."""
+    """While a queue for blocks lasts the engine is full, whatever its gauge says."""
     scraped = sample(foreign, waiting=waiting, waiting_for_capacity=for_capacity)
-    ratios = ratios_at(observed(scraped, queue_floor_ratio=floor))
+    ratios = ratios_at(observed(scraped, scrapes=2, queue_floor_ratio=floor))
     assert (ratios.observed, ratios.projected, ratios.reserved, ratios.peak) == (projected,) * 4
 
 
 def test_a_queue_in_any_engine_counts() -> None:
     """One engine of several that waits is enough."""
     scraped = UsageSample(engines=(engine(0.1), engine(0.1, waiting_for_capacity=1, name="1")))
-    assert ratios_at(observed(scraped)).projected == 0.85
+    assert ratios_at(observed(scraped, scrapes=2)).projected == 0.85
+
+
+def test_a_queue_that_only_one_scrape_shows_does_not_count() -> None:
+    """Requests that came a moment ago also wait; only a queue that is still there at the next scrape means full."""
+    built = unscraped()
+    for now, waiting, projected in ((0.0, 2, 0.5), (1.0, 0, 0.5), (2.0, 1, 0.5), (3.0, 1, 0.85), (4.0, 0, 0.5)):
+        built.observe(sample(0.5, waiting=waiting), asked_at=now)
+        assert ratios_at(built, now).projected == projected, now
 
 
 # Foreign load

@@ -46,7 +46,7 @@ def test_an_answer_cut_by_its_own_cap_counts_as_it_was() -> None:
     """The client asked for no more."""
     own = replace(ASKED, output_cap=64, asked_cap=64, expected_output=64)
     made = backend([64, 64, 64], demand=own)
-    assert made.occupancy.lengths.expected(cap=64, produced=0) == 66
+    assert made.occupancy.lengths.expected(cap=64, produced=0) == 64
 
 
 def test_the_tier_stays_while_nothing_is_known() -> None:
