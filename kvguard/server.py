@@ -46,6 +46,7 @@ async def serving(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEPALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(drain_seconds)),
