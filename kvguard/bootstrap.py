@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,16 +24,17 @@ from kvguard.pool.backend import Backend, new_backend
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import GENERATING, TrafficApp
 from kvguard.proxy.controller import Controller
+from kvguard.proxy.exchange import Patience
 from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
 from kvguard.server import bind, serving
 from kvguard.settings import BackendSettings, Settings
 from kvguard.simulator.app import create_app
-from kvguard.simulator.config import parse_sim_url
+from kvguard.simulator.config import SimConfig, parse_sim_url
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 from kvguard.telemetry.reporter import Reporter
-from kvguard.tokenization.counter import EstimateRule, PromptCounter
+from kvguard.tokenization.counter import CountSource, EstimateRule, PromptCounter
 from kvguard.tokenization.engine import EngineCounter
 from kvguard.tokenization.local import load_local_counter
 
@@ -78,9 +79,8 @@ async def running(
         pollers = _pollers(settings, controller, reporter, clock)
         ready = _start(pollers, controller, clock, stack)
         admin = create_admin(controller, registry, clock.now)
-        serve = functools.partial(serving, drain_seconds=listen.drain_seconds)
-        admin_port = await stack.enter_async_context(serve(admin, listeners[0]))
-        port = await stack.enter_async_context(serve(app, listeners[1]))
+        admin_port = await stack.enter_async_context(serving(admin, listeners[0]))
+        port = await stack.enter_async_context(serving(app, listeners[1]))
         yield Service(
             port=port,
             admin_port=admin_port,
@@ -92,6 +92,29 @@ async def running(
         controller.draining = True
 
 
+def find_faults(settings: Settings) -> None:
+    """Try everything that is built from the settings. Raises SettingsError with all that cannot be."""
+    faults: list[str] = []
+    attempts: list[Callable[[], object]] = [functools.partial(_backend, settings, each) for each in settings.backends]
+    attempts += [functools.partial(_sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
+    if settings.tokens.tokenizer is not None:
+        attempts.append(lambda: load_local_counter(Path(settings.tokens.tokenizer or "")).close())
+    for attempt in attempts:
+        try:
+            attempt()
+        except SettingsError as error:
+            faults += error.faults
+    if faults:
+        raise SettingsError(faults)
+
+
+def _sim_config(backend: BackendSettings) -> SimConfig:
+    try:
+        return parse_sim_url(backend.url)
+    except ValueError as error:
+        raise SettingsError([f"backends: {backend.url}: {error}"]) from error
+
+
 async def _with_simulators(settings: Settings, clock: Clock, stack: contextlib.AsyncExitStack) -> Settings:
     """Start an embedded engine for every `sim://` backend and put its address in place."""
     backends = [await _started(backend, clock, stack) for backend in settings.backends]
@@ -101,12 +124,8 @@ async def _with_simulators(settings: Settings, clock: Clock, stack: contextlib.A
 async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.AsyncExitStack) -> BackendSettings:
     if not backend.url.startswith("sim://"):
         return backend
-    try:
-        config = parse_sim_url(backend.url)
-    except ValueError as error:
-        raise SettingsError([f"backends: {backend.url}: {error}"]) from error
-    app = create_app(config, clock)
-    port = await stack.enter_async_context(serving(app, bind(LOOPBACK, 0), drain_seconds=1.0, lifespan=True))
+    app = create_app(_sim_config(backend), clock)
+    port = await stack.enter_async_context(serving(app, bind(LOOPBACK, 0), lifespan=True))
     return backend.model_copy(update={"name": backend.label, "url": f"http://{LOOPBACK}:{port}"})
 
 
@@ -131,7 +150,11 @@ def _reporter(
 ) -> Reporter:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
-    metrics.prepare(routes=tuple(GENERATING), backends=[backend.name for backend in backends])
+    metrics.prepare(
+        routes=tuple(GENERATING),
+        backends=[backend.name for backend in backends],
+        sources=[source.value for source in CountSource],
+    )
     registry.register(PoolCollector(backends, clock.now))
     return Reporter(metrics, DecisionLog(logger))
 
@@ -167,6 +190,7 @@ def _traffic_app(
         reasoning_models=frozenset(settings.degrade.reasoning_models),
         allow_opt_out=settings.degrade.allow_opt_out,
         statuses=settings.reject.status,
+        patience=Patience(body_seconds=settings.limits.body_seconds, stall_seconds=settings.limits.stall_seconds),
     )
     counter = _counter(settings, controller, clock, stack)
     pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
@@ -188,9 +212,11 @@ def _counter(
     return PromptCounter(EngineCounter(post, timeout_seconds=settings.tokens.engine_timeout_seconds), estimate)
 
 
-async def _post(controller: Controller, upstream: Upstream, clock: Clock, path: str, body: bytes) -> tuple[int, bytes]:
-    """Ask a backend that answers; the body of the answer is bounded."""
-    backend = controller.reachable(clock.now())
+async def _post(
+    controller: Controller, upstream: Upstream, clock: Clock, path: str, body: bytes, model: str | None
+) -> tuple[int, bytes]:
+    """Ask a backend that serves the model and answers; the body of the answer is bounded."""
+    backend = controller.reachable(model, clock.now())
     headers = [(b"content-type", b"application/json")]
     request = UpstreamRequest(method="POST", base_url=backend.url, target=path, headers=headers, body=body)
     answer = await upstream.send(request)

@@ -12,11 +12,12 @@ from typing import Any
 import yaml
 
 from kvguard import __version__
-from kvguard.bootstrap import Service, config_hash, running
-from kvguard.clock import SystemClock
+from kvguard.bootstrap import Service, config_hash, find_faults, running
+from kvguard.clock import Clock, SystemClock
 from kvguard.errors import SettingsError
-from kvguard.settings import Settings, load_settings, worker_faults
-from kvguard.telemetry.log import configure_logging
+from kvguard.settings import Settings
+from kvguard.sources import load_settings, worker_faults
+from kvguard.telemetry.log import background_logging
 
 EXIT_CONFIG = 2
 
@@ -78,15 +79,29 @@ def _settings(chosen: argparse.Namespace) -> Settings:
 
 def _check(chosen: argparse.Namespace) -> None:
     settings = _settings(chosen)
+    find_faults(settings)
     print(f"# settings in force, hash {config_hash(settings)}")
     print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
 
 
 def _serve(chosen: argparse.Namespace) -> None:
     settings = _settings(chosen)
-    logger = configure_logging(settings.log.level, sys.stdout)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    _raise_file_limit()
+    with (
+        background_logging(settings.log.level, sys.stdout) as logger,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
         runner.run(_run(settings, logger))
+
+
+def _raise_file_limit() -> None:
+    """Every client and every connection to a backend takes a file; the soft limit is often far below the hard one."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _loop_factory() -> Any:
@@ -98,19 +113,27 @@ def _loop_factory() -> Any:
 
 
 async def _run(settings: Settings, logger: logging.Logger) -> None:
-    stop = asyncio.Event()
+    stop, hurry, clock = asyncio.Event(), asyncio.Event(), SystemClock()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(settings, clock=SystemClock(), rng=random.Random(), logger=logger) as service:
+        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
+    async with running(settings, clock=clock, rng=random.Random(), logger=logger) as service:
         waiting = {asyncio.create_task(service.ready.wait()), asyncio.create_task(stop.wait())}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             print(_banner(service), file=sys.stderr, flush=True)
         await stop.wait()
-        service.controller.draining = True
         for task in waiting:
             task.cancel()
+        await _drain(service, clock, hurry, until=clock.now() + settings.listen.drain_seconds)
+
+
+async def _drain(service: Service, clock: Clock, hurry: asyncio.Event, *, until: float) -> None:
+    """Refuse new requests and let running answers end, up to a deadline or a second signal."""
+    service.controller.draining = True
+    backends = service.controller.backends
+    while any(backend.ledger.live for backend in backends) and clock.now() < until and not hurry.is_set():
+        await clock.sleep(0.05)
 
 
 def _banner(service: Service) -> str:

@@ -20,7 +20,8 @@ from kvguard.telemetry.reporter import Reporter
 Parse = Callable[[str], UsageSample]
 
 MODELS_EVERY_SECONDS = 60.0
-MAX_PAGE_BYTES = 8 * 1024 * 1024
+MODELS_RETRY_SECONDS = 5.0
+MAX_PAGE_BYTES = 2 * 1024 * 1024
 
 
 class _Model(msgspec.Struct):
@@ -57,7 +58,7 @@ class Poller:
         self._reporter = reporter
         self._clock = clock
         self._policy = policy
-        self._models_read_at: float | None = None
+        self._models_due_at = clock.now()
 
     async def run(self, after_poll: Callable[[], None]) -> None:
         """Scrape for ever; `after_poll` is called after each."""
@@ -77,8 +78,7 @@ class Poller:
         """One scrape, and the model list when it is due."""
         await self._scrape(client)
         now = self._clock.now()
-        due = self._models_read_at is None or now - self._models_read_at >= MODELS_EVERY_SECONDS
-        if due and self._backend.occupancy.failures == 0:
+        if now >= self._models_due_at and self._backend.occupancy.failures == 0:
             await self._read_models(client)
 
     async def _scrape(self, client: httpx.AsyncClient) -> None:
@@ -106,23 +106,25 @@ class Poller:
 
     async def _read_models(self, client: httpx.AsyncClient) -> None:
         """Learn names and context length. A server that keeps them behind a key keeps them to itself."""
-        self._models_read_at = self._clock.now()
+        self._models_due_at = self._clock.now() + MODELS_RETRY_SECONDS
         try:
             models = msgspec.json.decode(await self._get(client, "/v1/models"), type=_Models).data
         except (httpx.HTTPError, TimeoutError, msgspec.MsgspecError, ValueError):
             return
+        self._models_due_at = self._clock.now() + MODELS_EVERY_SECONDS
         self._backend.models = frozenset(model.id for model in models)
-        lengths = [model.max_model_len for model in models if model.max_model_len]
+        lengths = [length for model in models if (length := model.max_model_len) is not None and length > 0]
         if lengths and self._policy.learn_context:
             self._backend.context_tokens = max(lengths)
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> str:
         # httpx's own time-outs start anew with every read; this one bounds the whole scrape.
         async with asyncio.timeout(self._policy.timeout_seconds):
-            async with client.stream("GET", self._backend.url + path) as response:
+            headers = {"accept-encoding": "identity"}
+            async with client.stream("GET", self._backend.url + path, headers=headers) as response:
                 response.raise_for_status()
                 page = bytearray()
-                async for block in response.aiter_bytes():
+                async for block in response.aiter_raw():
                     page += block
                     if len(page) > MAX_PAGE_BYTES:
                         raise ValueError(f"{path} is longer than {MAX_PAGE_BYTES} bytes")

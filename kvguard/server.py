@@ -14,6 +14,8 @@ from kvguard.errors import SettingsError
 BACKLOG = 2048
 # Longer than any client's or load balancer's pool keeps a connection, so that the client is the one to close.
 KEEPALIVE_SECONDS = 75
+# For answers that are open when a server stops; draining has been done before.
+LAST_SECONDS = 1
 
 
 class _LoopServer(uvicorn.Server):
@@ -33,10 +35,8 @@ class _LoopServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    app: Callable[..., Any], listener: socket.socket, *, drain_seconds: float, lifespan: bool = False
-) -> AsyncIterator[int]:
-    """Serve `app` while the context lasts; gives the port. Leaving it waits for open answers up to `drain_seconds`."""
+async def serving(app: Callable[..., Any], listener: socket.socket, *, lifespan: bool = False) -> AsyncIterator[int]:
+    """Serve `app` while the context lasts; gives the port. Leaving it ends open answers after a moment."""
     port: int = listener.getsockname()[1]
     config = uvicorn.Config(
         app,
@@ -49,7 +49,7 @@ async def serving(
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEPALIVE_SECONDS,
-        timeout_graceful_shutdown=max(1, round(drain_seconds)),
+        timeout_graceful_shutdown=LAST_SECONDS,
     )
     server = _LoopServer(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))

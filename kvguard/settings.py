@@ -4,16 +4,15 @@ Precedence: flag > `KVGUARD_...` environment (double underscore nests) > `kvguar
 faults, and every fault is reported at once. Nothing else reads the environment.
 """
 
-import os
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import from_json
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     YamlConfigSettingsSource,
@@ -27,11 +26,8 @@ from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import TierPolicy, TierRule
-from kvguard.errors import SettingsError
 
 PREFIX = "KVGUARD_"
-# Kubernetes puts these into every pod beside a Service named kvguard; they are nobody's settings.
-_SERVICE_LINKS = re.compile(r"KVGUARD(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_.*)?)")
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Threshold = Annotated[float, Field(gt=0, le=1)]
@@ -57,8 +53,14 @@ class ListenSettings(Section):
     """Traffic."""
     admin_port: Port = 9090
     """Metrics, health, readiness. Keep it inside the cluster."""
-    drain_seconds: Annotated[float, Field(ge=1)] = 30.0
-    """How long running answers may go on after a stop signal."""
+    drain_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """How long running answers may go on after a stop signal; a second signal ends them at once."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> "ListenSettings":
+        if self.port == self.admin_port != 0:
+            raise ValueError("port and admin_port must differ")
+        return self
 
 
 class BackendSettings(Section):
@@ -89,8 +91,10 @@ class BackendSettings(Section):
             return value
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be http(s)://host:port or sim://")
-        if parts.query or parts.fragment or parts.username:
-            raise ValueError("must not carry a query, fragment or credentials")
+        if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
+            raise ValueError("must end after host:port; kvguard adds the path")
+        if parts.port == 0:
+            raise ValueError("port must be 1 to 65535")
         return value.rstrip("/")
 
     @property
@@ -185,6 +189,8 @@ class RejectSettings(Section):
     """Least `Retry-After`."""
     retry_max_seconds: Annotated[float, Field(gt=0, le=75)] = 30.0
     """Most `Retry-After` before the spread; clients give up on long ones."""
+    retry_unknown_seconds: Positive = 5.0
+    """`Retry-After` while nothing tells how fast the cache drains."""
     retry_spread: Ratio = 0.5
     """`Retry-After` is stretched by up to this share, so that not all return at once."""
 
@@ -197,7 +203,10 @@ class RejectSettings(Section):
     def policy(self) -> RetryPolicy:
         """The core's value."""
         return RetryPolicy(
-            min_seconds=self.retry_min_seconds, max_seconds=self.retry_max_seconds, spread=self.retry_spread
+            min_seconds=self.retry_min_seconds,
+            max_seconds=self.retry_max_seconds,
+            unknown_seconds=self.retry_unknown_seconds,
+            spread=self.retry_spread,
         )
 
 
@@ -261,6 +270,10 @@ class LimitSettings(Section):
 
     max_body_bytes: PositiveInt = 16 * 1024 * 1024
     """Largest request body."""
+    body_seconds: Positive = 60.0
+    """Longest time a request body may take to arrive."""
+    stall_seconds: Positive = 60.0
+    """Longest time a client may read nothing of its answer; then it counts as gone."""
 
 
 class UpstreamSettings(Section):
@@ -293,7 +306,7 @@ class Settings(BaseSettings):
     )
 
     listen: ListenSettings = ListenSettings()
-    backends: tuple[BackendSettings, ...] = (BackendSettings(url="sim://"),)
+    backends: Annotated[tuple[BackendSettings, ...], NoDecode] = (BackendSettings(url="sim://"),)
     """Model servers; a request goes to the one it fills least."""
     tiers: TierSettings = TierSettings()
     degrade: DegradeSettings = DegradeSettings()
@@ -304,6 +317,16 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     log: LogSettings = LogSettings()
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        """An environment variable holds JSON, or just addresses between commas."""
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return from_json(value)
+        return [{"url": url.strip()} for url in value.split(",")]
 
     @field_validator("backends")
     @classmethod
@@ -344,53 +367,3 @@ class Settings(BaseSettings):
             capacity_blocks=backend.capacity_blocks,
             block_size=backend.block_size,
         )
-
-
-def load_settings(*, config: Path | None = None, flags: dict[str, Any] | None = None) -> Settings:
-    """Read every source. Raises SettingsError listing every fault."""
-    faults = _unknown_variables()
-    file = Path("kvguard.yaml") if config is None else config
-    if config is not None and not config.is_file():
-        raise SettingsError([*faults, f"no such file: {config}"])
-    _check_mapping(file)
-    bound = type("Settings", (Settings,), {"model_config": {**Settings.model_config, "yaml_file": file}})
-    try:
-        settings: Settings = bound(**(flags or {}))
-    except ValidationError as error:
-        faults += [_fault(detail) for detail in error.errors(include_input=False, include_url=False)]
-    if faults:
-        raise SettingsError(faults)
-    return settings
-
-
-def _check_mapping(file: Path) -> None:
-    try:
-        content = yaml.safe_load(file.read_bytes()) if file.is_file() else None
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise SettingsError([f"{file}: {error}"]) from error
-    if not isinstance(content, dict | None):
-        raise SettingsError([f"{file}: must be a mapping of settings, not a {type(content).__name__}"])
-
-
-def _fault(detail: Any) -> str:
-    where = ".".join(str(part) for part in detail["loc"]) or "settings"
-    return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
-
-
-def _unknown_variables() -> list[str]:
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    names = sorted(
-        name for name in os.environ if name.upper().startswith(PREFIX) and not _SERVICE_LINKS.fullmatch(name)
-    )
-    return [f"{name}: no such setting" for name in names if name.upper().split("__")[0] not in known]
-
-
-def worker_faults(workers: int | None) -> list[str]:
-    """Why this many worker processes cannot be run: each would have a ledger of its own."""
-    named = [("--workers", workers), ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY"))]
-    return [
-        f"{source}={value}: kvguard runs one process, because every process would have a ledger of its own and admit "
-        "as if it were alone; scale with replicas instead"
-        for source, value in named
-        if value is not None and str(value).strip() != "1"
-    ]

@@ -1,10 +1,13 @@
 """The command: what it prints and how it ends."""
 
+import contextlib
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -77,6 +80,20 @@ def test_what_cannot_be_built_is_a_fault_too(
     assert part in capsys.readouterr().err
 
 
+def test_check_config_tries_what_serving_would_build(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A geometry that cannot be read, a missing tokenizer and a bad embedded engine are all listed, at once."""
+    (tmp_path / "bad.yaml").write_text(
+        f"backends: [{{url: 'sim://?num_gpu_blocks=1'}}, {{url: 'http://a:1', geometry: {tmp_path}/none.json}}]\n"
+        f"tokens: {{tokenizer: {tmp_path}}}\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["check-config", "--config", "bad.yaml"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    for part in ("sim://?num_gpu_blocks=1", "none.json", "tokens.tokenizer"):
+        assert part in error
+
+
 def test_a_port_in_use_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """The address is named and the command ends with 2."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -87,18 +104,69 @@ def test_a_port_in_use_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"cannot bind 127.0.0.1:{port}" in capsys.readouterr().err
 
 
+@contextlib.contextmanager
+def served(*arguments: str, **popen: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command in front of the embedded engine, and its address once the banner is there."""
+    command = [sys.executable, "-m", "kvguard", "serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
+    command += arguments
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen}
+    with subprocess.Popen(command, **pipes) as run:
+        try:
+            banner = ""
+            while "Watch the cache fill" not in banner:
+                banner += run.stderr.readline() or pytest.fail(f"ended early: {banner}")
+            yield run, re.search(r"traffic +(\S+)", banner)[1]
+        finally:
+            run.kill()
+
+
 def test_serve_says_where_it_is_answers_and_ends_on_a_signal() -> None:
     """The banner names working addresses; SIGTERM ends the process with 0 and no traceback."""
-    command = [sys.executable, "-m", "kvguard", "serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        assert run.stderr is not None
-        banner = ""
-        while "Watch the cache fill" not in banner:
-            banner += run.stderr.readline() or pytest.fail(f"ended early: {banner}")
-        base = re.search(r"traffic +(\S+)", banner)[1]
+    with served() as (run, base):
         answer = httpx.post(f"{base}/v1/completions", json={"model": "sim-tiny", "prompt": "hi", "max_tokens": 2})
         assert answer.status_code == 200
         run.send_signal(signal.SIGTERM)
         _, rest = run.communicate(timeout=20)
     assert run.returncode == 0
     assert "Traceback" not in rest
+
+
+LONG = {"model": "sim-tiny", "prompt": "hi", "max_tokens": 3000, "stream": True, "ignore_eos": True}
+
+
+def test_a_stop_signal_refuses_new_work_and_a_second_one_ends_at_once() -> None:
+    """While a stream runs, new requests get 503 draining; the second signal does not wait for the stream."""
+    short = LONG | {"max_tokens": 1, "stream": False}
+    with (
+        served() as (run, base),
+        httpx.Client(base_url=base, timeout=20) as client,
+        client.stream("POST", "/v1/completions", json=LONG) as answer,
+    ):
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        next(lines)
+        run.send_signal(signal.SIGTERM)
+        while (refused := httpx.post(f"{base}/v1/completions", json=short)).is_success:
+            pass
+        assert refused.json()["error"]["code"] == "draining"
+        assert next(lines) is not None
+        run.send_signal(signal.SIGTERM)
+        out, rest = run.communicate(timeout=20)
+    assert run.returncode == 0
+    assert "Traceback" not in out + rest
+
+
+def test_a_log_that_nobody_reads_does_not_stop_the_service() -> None:
+    """With standard output full, requests are still answered."""
+    reading, writing = os.pipe()
+    try:
+        with (
+            served("--log-level", "debug", stdout=writing) as (_, base),
+            httpx.Client(base_url=base, timeout=20) as client,
+        ):
+            body = {"model": "sim-tiny", "prompt": [1] * 9000, "max_tokens": 1}
+            statuses = {client.post("/v1/completions", json=body).status_code for _ in range(400)}
+            assert statuses == {400}
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -98,7 +98,8 @@ def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPo
     if capacity is None or passes_blind(occupancy, policy, now):
         return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=occupancy.ratios(now))
     before = occupancy.ratios_of(capacity, now)
-    if demand.largest_prompt_blocks(capacity.block_size) > capacity.largest_engine_blocks:
+    too_large = demand.largest_prompt_blocks(capacity.block_size) > capacity.largest_engine_blocks
+    if too_large and not demand.estimated:  # a guess is no ground for a final refusal
         return Reject(tier=base, reason=RejectReason.TOO_LARGE, ratios=before)
     return _Weighing(occupancy, policy, capacity, now).weigh(demand, base, before)
 

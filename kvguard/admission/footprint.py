@@ -30,7 +30,8 @@ class Demand:
     `prompts` holds the tokens of each prompt. `output_cap` is what the engine would let each sequence generate (None:
     no bound is known) and `asked_cap` what it would have, had nothing been lowered; `expected_output` is what to
     reserve for, never above the cap. `beams` says that the copies are beams of one answer, so that one sequence still
-    is a valid answer; `fixed_length` that every answer runs to its cap; `streamed` that its growth can be watched.
+    is a valid answer; `fixed_length` that every answer runs to its cap; `streamed` that its growth can be watched;
+    `estimated` that the prompts were not counted but guessed.
     """
 
     prompts: tuple[int, ...]
@@ -42,6 +43,7 @@ class Demand:
     beams: bool = False
     fixed_length: bool = False
     streamed: bool = True
+    estimated: bool = False
     traits: frozenset[Trait] = frozenset()
 
     @property

@@ -6,6 +6,7 @@ descending, just before sequence i ends the first i sequences are alive and each
 that a request for many copies costs no more than a request for one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -57,7 +58,7 @@ def remaining_output(demand: Demand, produced: int, lengths: OutputLengths) -> i
 
 
 def courses_of(demand: Demand, produced: int, lengths: OutputLengths) -> Iterator[Course]:
-    """The futures of every prompt of a request, its copies as one."""
+    """The futures of a request's sequences, equal ones as one."""
     remaining = remaining_output(demand, produced, lengths)
-    for prompt_tokens in demand.prompts:
-        yield Course(prompt_tokens + produced, remaining, demand.copies)
+    for prompt_tokens, prompts in Counter(demand.prompts).items():
+        yield Course(prompt_tokens + produced, remaining, demand.copies * prompts)

@@ -7,7 +7,7 @@ as a violation instead.
 
 import enum
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand, blocks_for
@@ -63,6 +63,7 @@ class Ledger:
         self._remember_seconds = remember_seconds
         self.violations = 0
         self.version = 0
+        self._pace: float | None = None
 
     def reserve(self, demand: Demand, *, block_size: int, now: float) -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
@@ -97,6 +98,7 @@ class Ledger:
         reservation.state = state
         del self._live[id(reservation)]
         self.version += 1
+        self._pace = self.tokens_per_second(now, [reservation]) or self._pace
         self._forget(now)
         self._ended.append(_Ended(reservation.started_at, now, reservation.held_blocks))
         return True
@@ -125,6 +127,12 @@ class Ledger:
     def reserved_blocks(self) -> int:
         """Blocks all live reservations would hold at their full expected length."""
         return sum(reservation.reserved_blocks for reservation in self._live.values())
+
+    def tokens_per_second(self, now: float, of: Iterable[Reservation] | None = None) -> float | None:
+        """Tokens a second one sequence generates, waiting and prefill included, by the streams that run or ran last."""
+        streams = [r for r in (self._live.values() if of is None else of) if r.demand.streamed and r.produced]
+        seconds = sum(now - stream.started_at for stream in streams)
+        return sum(stream.produced for stream in streams) / seconds if seconds > 0 else self._pace
 
     def held_before(self, moment: float) -> int:
         """Blocks held now by reservations that began before `moment`."""

@@ -137,7 +137,7 @@ class Occupancy:
         self._skew_ratio = self._skew()
 
     def miss(self, *, reached: bool) -> None:
-        """Take in a failed scrape; `reached` says that something accepted the connection."""
+        """Take in a failed scrape or request; `reached` says that something accepted the connection."""
         self.failures += 1
         self._reached_last = reached
 
@@ -148,10 +148,10 @@ class Occupancy:
     def telemetry(self, now: float) -> TelemetryState:
         """How far the gauge can be trusted now."""
         age = self.age_seconds(now)
-        if age is not None and age <= self.policy.stale_after_seconds:
-            return TelemetryState.FRESH
         if not self._reached_last and (age is None or self.failures >= self.policy.failures_before_unreachable):
             return TelemetryState.UNREACHABLE
+        if age is not None and age <= self.policy.stale_after_seconds:
+            return TelemetryState.FRESH
         missing = age is None or (self.failures == 0 and not self._gauge_on_last_page)
         return TelemetryState.MISSING if missing else TelemetryState.STALE
 

@@ -2,7 +2,12 @@
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+
+from kvguard.admission.footprint import blocks_for
+from kvguard.admission.forecast import Course
 
 
 class FadingSum:
@@ -29,17 +34,31 @@ class FadingSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Bounds of `Retry-After` in seconds, and the share by which it is spread upwards."""
+    """Bounds of `Retry-After` in seconds, what to say while nothing is known, and the share it is spread upwards by."""
 
     min_seconds: float = 1.0
     max_seconds: float = 30.0
+    unknown_seconds: float = 5.0
     spread: float = 0.5
 
 
-def retry_after_seconds(
-    needed_blocks: float, *, blocks_per_second: float, policy: RetryPolicy, rng: random.Random
-) -> float:
-    """Seconds until `needed_blocks` are likely free, within bounds, spread by up to `spread` of itself."""
-    wait = policy.max_seconds if blocks_per_second <= 0 else needed_blocks / blocks_per_second
+def drain_seconds(
+    courses: Iterable[Course], *, needed_blocks: float, block_size: int, tokens_per_second: float
+) -> float | None:
+    """Seconds until answers that end have freed `needed_blocks`; None when all of them together do not.
+
+    Each sequence decodes at `tokens_per_second` and frees everything it then holds when it ends.
+    """
+    freed = 0
+    for course in sorted(courses, key=attrgetter("remaining")):
+        freed += course.copies * blocks_for(course.tokens + course.remaining, block_size)
+        if freed >= needed_blocks:
+            return course.remaining / tokens_per_second
+    return None
+
+
+def retry_after_seconds(wait: float | None, *, policy: RetryPolicy, rng: random.Random) -> float:
+    """The `Retry-After` for an expected wait (None: not known), within bounds and spread upwards by the policy."""
+    wait = policy.unknown_seconds if wait is None else wait
     wait = min(max(wait, policy.min_seconds), policy.max_seconds)
     return wait * (1 + policy.spread * rng.random())

@@ -33,6 +33,7 @@ _CAPACITY: Final = "capacity"  # the reason that means "waits for KV blocks"; th
 _ONLY_ENGINE: Final = "0"  # old releases have no engine label
 _RATIO_LIMIT: Final = 1.0001  # room for rounding at a full cache; above it the number is not a ratio
 _MAX_DIGITS: Final = 18
+_MAX_BLOCK_SIZE: Final = 1 << 16  # hybrids reach 4128; anything far beyond is no block size
 
 
 @dataclass(slots=True)
@@ -131,7 +132,8 @@ def _block_size(config: Mapping[str, str]) -> int | None:
     issue 51163) and leaves out decode context parallelism. `effective_attention_block_size` is the full-attention
     group's own, context parallelism included; it is "None" without such a group and missing in older releases.
     """
-    return _positive(config.get("effective_attention_block_size")) or _positive(config.get("block_size"))
+    size = _positive(config.get("effective_attention_block_size")) or _positive(config.get("block_size"))
+    return size if size is not None and size <= _MAX_BLOCK_SIZE else None
 
 
 def _positive(label: str | None) -> int | None:

@@ -6,7 +6,7 @@ from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
-from kvguard.admission.retry import FadingSum
+from kvguard.admission.retry import FadingSum, drain_seconds
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 
 
@@ -43,6 +43,23 @@ class Backend:
         if ratios is None or capacity is None:
             return None
         return ratios.reserved + self.refused_blocks.value(now) / capacity.blocks
+
+    def drain_seconds(self, needed_blocks: float, now: float) -> float | None:
+        """Seconds until `needed_blocks` are likely free: by the courses of our own answers, else by what is freed
+        lately; None while neither tells.
+        """
+        occupancy, pace = self.occupancy, self.ledger.tokens_per_second(now)
+        if pace and occupancy.capacity is not None:
+            wait = drain_seconds(
+                self.ledger.courses(occupancy.lengths),
+                needed_blocks=needed_blocks,
+                block_size=occupancy.capacity.block_size,
+                tokens_per_second=pace,
+            )
+            if wait is not None:
+                return wait
+        rate = self.freed_blocks.per_second(now)
+        return needed_blocks / rate if rate > 0 else None
 
     def retier(self, policy: TierPolicy, now: float) -> TierChange | None:
         """Bring the tier up to date; the change, if there was one."""

@@ -77,7 +77,12 @@ class InferenceRequest:
         return value if isinstance(value, str) else None
 
     def demand(
-        self, prompt_tokens: tuple[int, ...], *, context_tokens: int | None, assumed_output_tokens: int
+        self,
+        prompt_tokens: tuple[int, ...],
+        *,
+        context_tokens: int | None,
+        assumed_output_tokens: int,
+        estimated: bool = False,
     ) -> Demand:
         """What the engine will be asked to hold, caps and cuts resolved the way the engine resolves them.
 
@@ -100,6 +105,7 @@ class InferenceRequest:
             beams=self.beams,
             fixed_length=self.fixed_length,
             streamed=self.stream and not self.beams,
+            estimated=estimated,
             traits=self.traits,
         )
 

@@ -3,13 +3,17 @@
 Nothing is parsed on the way: events are counted by their `data:` lines and only a bounded tail is kept.
 """
 
+import re
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 TAIL_BYTES = 16_384
 _EVENT = b"\ndata:"
-_DONE = b"\ndata: [DONE]"
+_DONE = re.compile(rb"\ndata: ?\[DONE\]")
+_ERROR = re.compile(rb'\ndata: ?\{"error"')
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +25,8 @@ class Usage:
 
 
 class _UsageFields(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int = 0
+    prompt_tokens: _Count
+    completion_tokens: _Count = 0
 
 
 class _Answer(msgspec.Struct):
@@ -66,7 +70,12 @@ class StreamReader:
     @property
     def complete(self) -> bool:
         """Whether the success terminator has passed."""
-        return _DONE in self._tail
+        return _DONE.search(self._tail) is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the engine said in the stream that it could not go on."""
+        return _ERROR.search(self._tail) is not None
 
     def usage(self) -> Usage | None:
         """The last usage block that passed."""

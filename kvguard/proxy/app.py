@@ -4,9 +4,12 @@ Paths are compared as they came on the wire, so no encoding of a control route c
 is the listed path itself.
 """
 
+import asyncio
+from dataclasses import replace
+
 from kvguard.admission.reasons import RejectReason
 from kvguard.clock import Clock
-from kvguard.errors import UpstreamError, UpstreamPoolExhausted
+from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
 from kvguard.protocols import openai_chat, openai_completions
 from kvguard.protocols.openai_errors import error_body
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
@@ -54,13 +57,19 @@ class TrafficApp:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        exchange = Exchange(scope, receive, send, received_at=self._clock.now())
+        patience = self._policy.patience
+        exchange = Exchange(scope, receive, send, received_at=self._clock.now(), patience=patience)
         try:
             await self._dispatch(exchange, scope["method"], scope["raw_path"].decode("latin-1"))
         except ClientGone:
             return
         except AnswerCut:
             # Returning without an end makes the server close the connection: the one way left to say it broke.
+            return
+        except asyncio.CancelledError:
+            if not self._controller.draining:
+                raise
+            # The drain is over: the server ends what is left, and the connection with it.
             return
         except Exception as error:  # noqa: BLE001  a fault of ours must not show its insides, nor end anything else
             self._reporter.fault(exchange.request_id, error)
@@ -73,7 +82,8 @@ class TrafficApp:
         if allowed is None:
             await exchange.respond(_plain_error(404, "not_found", "There is no such route."))
         elif method != allowed:
-            await exchange.respond(_plain_error(405, "method_not_allowed", f"This route takes {allowed}."))
+            answer = _plain_error(405, "method_not_allowed", f"This route takes {allowed}.")
+            await exchange.respond(replace(answer, headers=[*answer.headers, (b"allow", allowed.encode())]))
         elif generating:
             await self._pipeline.serve(exchange, generating)
         else:
@@ -87,6 +97,9 @@ class TrafficApp:
             reason, text = RejectReason.BODY_TOO_LARGE, "The request body is too large."
             await exchange.respond(self._refused(reason, text, None))
             return
+        except InvalidRequest as error:
+            await exchange.respond(self._refused(RejectReason.INVALID_REQUEST, f"Invalid request: {error}.", None))
+            return
         async with exchange.watch():
             failure = await self._pass(exchange, method, path, body)
         if failure is None:
@@ -95,7 +108,7 @@ class TrafficApp:
             await exchange.respond(failure)
 
     async def _pass(self, exchange: Exchange, method: str, path: str, body: bytes) -> WholeAnswer | None:
-        backend = self._controller.reachable(self._clock.now())
+        backend = self._controller.reachable(None, self._clock.now())
         query = b"?" + exchange.query if exchange.query else b""
         request = UpstreamRequest(
             method=method,
@@ -123,5 +136,5 @@ class TrafficApp:
 
 
 def _plain_error(status: int, code: str, message: str) -> WholeAnswer:
-    body = error_body(message, code=code, kind="invalid_request_error")
+    body = error_body(message, code=code, kind="invalid_request_error" if status < 500 else "server_error")
     return WholeAnswer(status, [(b"content-type", b"application/json")], body)

@@ -88,7 +88,7 @@ class Controller:
         if self.draining:
             return self._refusal(None, Reject(tier=self.tier, reason=RejectReason.DRAINING, ratios=None), now)
         rejects = []
-        for backend in self.backends:
+        for backend in self._answering(self.backends, now):
             blind = refuse_blind(backend.occupancy, self._policy, now)
             full = backend.tier.tier is Tier.REJECT and not passes_blind(backend.occupancy, self._policy, now)
             if blind is None and not full:
@@ -105,7 +105,7 @@ class Controller:
         self.retier(now)
         admits: list[tuple[Backend, Admit]] = []
         rejects: list[tuple[Backend, Reject]] = []
-        for backend in self._serving(model):
+        for backend in self._answering(self._serving(model), now):
             demand = demand_of(backend)
             decision = decide(demand, backend.tier.tier, backend.occupancy, self._policy, now)
             if isinstance(decision, Admit):
@@ -136,17 +136,19 @@ class Controller:
         """The mildest tier in force: what a new request meets at best."""
         return min(backend.tier.tier for backend in self.backends)
 
-    def reachable(self, now: float) -> Backend:
-        """A backend for requests that take no KV: the least loaded of those that answer."""
-        return min(
-            self.backends,
-            key=lambda b: (b.occupancy.telemetry(now) is TelemetryState.UNREACHABLE, b.ledger.live),
-        )
+    def reachable(self, model: str | None, now: float) -> Backend:
+        """A backend for requests that take no KV: the least loaded of those that serve the model and answer."""
+        return min(self._answering(self._serving(model), now), key=lambda backend: backend.ledger.live)
 
     def _serving(self, model: str | None) -> tuple[Backend, ...]:
         """The backends that list the model; all of them when none does, and the engine says 404."""
         named = tuple(backend for backend in self.backends if model in backend.models)
         return named or self.backends
+
+    def _answering(self, backends: tuple[Backend, ...], now: float) -> tuple[Backend, ...]:
+        """Those that can be reached; all of them when none can, and the attempt tells."""
+        answering = (b for b in backends if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE)
+        return tuple(answering) or backends
 
     def _load(self, backend: Backend, admit: Admit, now: float) -> tuple[int, float]:
         ratios = backend.occupancy.ratios(now, admit.demand)
@@ -154,9 +156,11 @@ class Controller:
 
     def _refusal(self, backend: Backend | None, reject: Reject, now: float) -> Refusal:
         wait = None
-        if reject.reason.retryable:
-            rate = backend.freed_blocks.per_second(now) if backend else 0.0
-            wait = retry_after_seconds(reject.needed_blocks, blocks_per_second=rate, policy=self._retry, rng=self._rng)
+        if reject.reason is RejectReason.SATURATED and backend is not None:
+            expected = backend.drain_seconds(reject.needed_blocks, now)
+            wait = retry_after_seconds(expected, policy=self._retry, rng=self._rng)
+        elif reject.reason.retryable:  # nothing has to drain: whatever is wrong may be over at any time
+            wait = retry_after_seconds(0.0, policy=self._retry, rng=self._rng)
         return Refusal(
             reason=reject.reason,
             tier=reject.tier,

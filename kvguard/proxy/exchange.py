@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from kvguard.errors import InvalidRequest
 from kvguard.proxy.headers import REQUEST_ID, find, sane_request_id
 from kvguard.proxy.upstream import Headers
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+
+_MAX_DIGITS = 18  # of a length; anything longer is too large without reading it
 
 
 class ClientGone(Exception):
@@ -32,23 +36,39 @@ class WholeAnswer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a client may take to send its body, and to read the next part of its answer."""
+
+    body_seconds: float = 60.0
+    stall_seconds: float = 60.0
+
+
 class Exchange:
     """A request and the means to answer it. `started` says whether the answer's head has been sent."""
 
-    def __init__(self, scope: Message, receive: Receive, send: Send, *, received_at: float) -> None:
+    def __init__(self, scope: Message, receive: Receive, send: Send, *, received_at: float, patience: Patience) -> None:
         self.headers: Headers = scope["headers"]
         self.query: bytes = scope.get("query_string", b"")
         self.received_at = received_at
         self.request_id = sane_request_id(find(self.headers, b"x-request-id")) or secrets.token_hex(16)
         self.started = False
+        self._patience = patience
         self._receive = receive
         self._send = send
 
     async def read_body(self, limit: int) -> bytes:
-        """The whole body. Raises BodyTooLarge, from its declared length before reading, or ClientGone."""
+        """The whole body. Raises BodyTooLarge, before reading if it can, InvalidRequest if it is late, or ClientGone."""
         declared = find(self.headers, b"content-length")
-        if declared is not None and declared.isdigit() and int(declared) > limit:
+        if declared is not None and declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > limit):
             raise BodyTooLarge
+        try:
+            async with asyncio.timeout(self._patience.body_seconds):
+                return await self._read(limit)
+        except TimeoutError:
+            raise InvalidRequest("the body did not arrive in time") from None
+
+    async def _read(self, limit: int) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
@@ -76,8 +96,12 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
 
     async def write(self, block: bytes) -> None:
-        """Send a part of the answer's body; waits while the client reads too slowly."""
-        await self._send({"type": "http.response.body", "body": block, "more_body": True})
+        """Send a part of the answer's body; waits while the client reads too slowly. Raises ClientGone if it stops."""
+        try:
+            async with asyncio.timeout(self._patience.stall_seconds):
+                await self._send({"type": "http.response.body", "body": block, "more_body": True})
+        except TimeoutError:
+            raise ClientGone from None
 
     async def finish(self) -> None:
         """End the answer. After this the server reports the client as gone, so nothing may be left to do."""

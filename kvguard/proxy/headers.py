@@ -25,8 +25,8 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# The client library writes these anew for its own connection.
-_RESTATED = frozenset({b"host", b"content-length", b"expect"})
+# The client library writes these anew for its own connection. Answers must come uncompressed to be read in passing.
+_RESTATED = frozenset({b"host", b"content-length", b"expect", b"accept-encoding"})
 
 # Characters no field value may have (RFC 9110, 5.5); the server refuses to send them, so a space takes their place.
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -42,7 +42,7 @@ def find(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
 def to_upstream(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> Headers:
     """What of a client's headers a backend sees, with the request id set."""
     kept = _passing(headers, _RESTATED | {b"x-request-id"})
-    return [*kept, (b"x-request-id", request_id.encode())]
+    return [*kept, (b"accept-encoding", b"identity"), (b"x-request-id", request_id.encode())]
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]], added: Headers) -> Headers:

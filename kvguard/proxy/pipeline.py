@@ -12,11 +12,11 @@ from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.clock import Clock
-from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
+from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted, UpstreamUnreachable
 from kvguard.pool.backend import Backend
 from kvguard.protocols.request import InferenceRequest, Rewritten, rewrite
 from kvguard.proxy.controller import MESSAGES, Admission, Controller, Refusal
-from kvguard.proxy.exchange import BodyTooLarge, Exchange, WholeAnswer
+from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
 from kvguard.proxy.headers import DEGRADED, OPT_OUT, TIER, find, to_upstream
 from kvguard.proxy.refusal import render
 from kvguard.proxy.relay import AnswerCut, Relay, Relayed
@@ -44,6 +44,7 @@ class PipelinePolicy:
     reasoning_models: frozenset[str] = frozenset()
     allow_opt_out: bool = False
     statuses: Mapping[RejectReason, int] = dataclasses.field(default_factory=dict)
+    patience: Patience = dataclasses.field(default_factory=Patience)
 
 
 class Pipeline:
@@ -130,6 +131,7 @@ class Pipeline:
                 count.prompts,
                 context_tokens=backend.context_tokens,
                 assumed_output_tokens=self._policy.assumed_output_tokens,
+                estimated=count.estimated,
             )
 
         outcome = self._controller.admit(demand_of, request.model, now)
@@ -156,12 +158,14 @@ class Pipeline:
         try:
             relayed = await self._exchange_upstream(work, rewritten)
             end, detail = (End.UPSTREAM_ERROR, relayed.broken) if relayed.broken else (End.COMPLETE, "")
-            tokens = relayed.completion_tokens
-            if end is End.COMPLETE and tokens:
+            if end is End.COMPLETE and relayed.usage is not None:
+                tokens = relayed.usage.completion_tokens
                 self._controller.settle(work.admission, completion_tokens=tokens, now=self._clock.now())
             return None
         except UpstreamError as error:
             end, detail = End.UPSTREAM_ERROR, str(error)
+            if isinstance(error, UpstreamUnreachable):
+                work.admission.backend.occupancy.miss(reached=False)
             return self._failed(work, error)
         except AnswerCut as error:
             end, detail = End.UPSTREAM_ERROR, str(error.__cause__)
@@ -191,10 +195,11 @@ class Pipeline:
         """Answer for a backend that gave none."""
         exhausted = isinstance(error, UpstreamPoolExhausted)
         reason = RejectReason.QUEUE_TIMEOUT if exhausted else RejectReason.BACKEND_UNREACHABLE
+        never_sent = isinstance(error, UpstreamPoolExhausted | UpstreamUnreachable)
         refusal = Refusal(
             reason=reason,
             tier=work.admission.decision.tier,
-            message=MESSAGES[reason],
+            message=MESSAGES[reason] if never_sent else "The model server broke off before it answered.",
             backend=work.admission.backend.name,
             retry_after_seconds=self._policy.retry_after_seconds,
         )

@@ -43,15 +43,7 @@ class Relayed:
     status: int
     first_byte_at: float | None = None
     usage: Usage | None = None
-    events: int = 0
     broken: str = ""
-
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens of the answer, over all sequences: the engine's own figure, else the events seen; 0 is unknown."""
-        if self.status != 200:
-            return 0
-        return self.usage.completion_tokens if self.usage else self.events
 
 
 class Relay:
@@ -69,11 +61,13 @@ class Relay:
     async def run(self, added: Headers, *, retry_after_seconds: float) -> Relayed:
         """Relay the whole answer but its end. Raises UpstreamError when it broke before its first byte."""
         headers = to_client(self._answer.headers, added)
-        if (find(headers, b"content-type") or b"").startswith(b"text/event-stream"):
+        if (find(headers, b"content-type") or b"").lower().startswith(b"text/event-stream"):
             await self._stream(headers)
         else:
             if self._answer.status in (429, 503) and find(headers, b"retry-after") is None:
                 headers += retry_headers(retry_after_seconds)
+            if self._answer.status in (204, 304):  # no body follows, whatever length the backend names
+                headers = [pair for pair in headers if pair[0] != b"content-length"]
             await self._plain(headers)
         return self.result
 
@@ -87,16 +81,18 @@ class Relay:
             async for block in self._answer.blocks():
                 self._mark_first_byte()
                 reader.feed(block)
-                await self._exchange.write(block)
+                # Before the write: what the engine holds does not depend on how fast the client reads.
                 self._on_events(reader.events)
+                await self._exchange.write(block)
         except UpstreamError as error:
             self.result.broken = str(error)
         if self._answer.status == 200 and not reader.complete:
             self.result.broken = self.result.broken or "ended without its terminator"
         if self.result.broken:
             await self._exchange.write(_broken_off(reader))
+        elif reader.failed:
+            self.result.broken = "the backend reported an error in the stream"
         self.result.usage = reader.usage()
-        self.result.events = reader.events
 
     async def _plain(self, headers: Headers) -> None:
         kept: bytes | None = b""

@@ -20,6 +20,9 @@ Headers = list[tuple[bytes, bytes]]
 
 MAX_HEADER_BYTES = 64 * 1024
 
+# How a connection shows that the backend closed it before it began to answer.
+_LOST = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamRequest:
@@ -129,8 +132,9 @@ class AiohttpUpstream:
         attempt = _Attempt(self._limits.pool_wait_seconds)
         try:
             return await self._attempt(self._pooled, request, attempt)
-        except UpstreamBroken:
-            if not attempt.reused:
+        except UpstreamBroken as error:
+            # Anything but a lost connection means that the backend had begun to answer.
+            if not attempt.reused or not isinstance(error.__cause__, _LOST):
                 raise
         return await self._attempt(self._fresh, request, _Attempt(self._limits.pool_wait_seconds))
 
@@ -147,6 +151,9 @@ class AiohttpUpstream:
                     allow_redirects=False,
                     trace_request_ctx=attempt,
                 )
+        if not 200 <= response.status <= 599:
+            response.close()
+            raise UpstreamBroken(f"status {response.status}")
         return AiohttpAnswer(response)
 
     async def close(self) -> None:
@@ -190,7 +197,15 @@ async def _note_unqueued(_session: object, context: SimpleNamespace, _parameters
 
 
 def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    """Headers as aiohttp takes them: it writes UTF-8, so that is how bytes survive it where they can."""
+    return [(name.decode("latin-1"), _text(value)) for name, value in headers]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 @contextlib.contextmanager

@@ -1,8 +1,13 @@
 """Structured logs: one JSON object a line. Sizes and counts only, never content or credentials."""
 
+import contextlib
 import json
 import logging
+import logging.handlers
+import queue
+import threading
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -12,6 +17,8 @@ from kvguard.pool.backend import TierChange
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
 
 LOGGER = "kvguard"
+LOGGERS = (LOGGER, "uvicorn.error", "asyncio")
+MAX_QUEUED = 10_000
 
 
 class JsonFormatter(logging.Formatter):
@@ -34,11 +41,58 @@ def configure_logging(level: str, stream: TextIO) -> logging.Logger:
     """Send kvguard's and uvicorn's records to `stream` as JSON lines."""
     out = logging.StreamHandler(stream)
     out.setFormatter(JsonFormatter())
-    for name, least in ((LOGGER, level.upper()), ("uvicorn.error", "WARNING"), ("asyncio", "ERROR")):
+    for name, least in zip(LOGGERS, (level.upper(), "WARNING", "ERROR"), strict=True):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [out], False
         logger.setLevel(least)
     return logging.getLogger(LOGGER)
+
+
+class _DroppingHandler(logging.handlers.QueueHandler):
+    """Hands records to a thread; when that cannot keep up, records are dropped and the next one says how many."""
+
+    def __init__(self, records: queue.Queue[logging.LogRecord]) -> None:
+        super().__init__(records)
+        self._dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self._dropped:
+            record.fields = {**getattr(record, "fields", {}), "dropped_before": self._dropped}
+        try:
+            self.queue.put_nowait(record)
+            self._dropped = 0
+        except queue.Full:
+            self._dropped += 1
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Leave the record as it is: it stays in this process, and its traceback must not become text."""
+        return record
+
+
+@contextlib.contextmanager
+def background_logging(level: str, stream: TextIO) -> Iterator[logging.Logger]:
+    """`configure_logging`, written by a thread, so that a reader of `stream` that stops cannot stop the service."""
+    logging.raiseExceptions = False
+    records: queue.Queue[logging.LogRecord] = queue.Queue(MAX_QUEUED)
+    logger = configure_logging(level, stream)
+    out = logger.handlers[0]
+    handler = _DroppingHandler(records)
+    for name in LOGGERS:
+        logging.getLogger(name).handlers = [handler]
+    writer = threading.Thread(target=_write_all, args=(records, out), name="log", daemon=True)
+    writer.start()
+    yield logger
+    with contextlib.suppress(queue.Full):
+        records.put_nowait(_LAST)
+        writer.join(timeout=1.0)
+
+
+_LAST = logging.LogRecord(LOGGER, logging.DEBUG, "", 0, "", None, None)
+
+
+def _write_all(records: queue.Queue[logging.LogRecord], out: logging.Handler) -> None:
+    while (record := records.get()) is not _LAST:
+        out.handle(record)
 
 
 @dataclass(slots=True)
@@ -50,9 +104,10 @@ class DecisionLog:
     _reminded: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def decision(self, event: DecisionEvent) -> None:
-        """A line for every decision above tier 0; routine admissions only at debug."""
+        """A warning for every decision above tier 0; routine admissions and faults of clients only at debug."""
+        fault_of_client = event.reason is not None and not event.reason.retryable
         routine = event.outcome is Outcome.ADMITTED and event.tier is Tier.NORMAL
-        level = logging.DEBUG if routine else logging.WARNING
+        level = logging.DEBUG if routine or (fault_of_client and event.tier is Tier.NORMAL) else logging.WARNING
         if not self.logger.isEnabledFor(level):
             return
         self._write(

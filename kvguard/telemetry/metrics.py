@@ -26,7 +26,7 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry, *, version: str, config_hash: str) -> None:
         self._requests = Counter(
             "kvguard_requests",
-            "Decisions on requests; outcome failed counts admitted requests whose backend then failed",
+            "Decisions on requests; outcome failed counts admitted requests whose backend failed before it answered",
             ("route", "outcome", "tier", "reason", "mode"),
             registry=registry,
         )
@@ -71,7 +71,7 @@ class Metrics:
         Info("kvguard_build", "Version of kvguard", registry=registry).info({"version": version})
         Info("kvguard_config", "Hash of the settings in force", registry=registry).info({"hash": config_hash})
 
-    def prepare(self, *, routes: Sequence[str], backends: Sequence[str]) -> None:
+    def prepare(self, *, routes: Sequence[str], backends: Sequence[str], sources: Sequence[str] = ()) -> None:
         """Start the series operators alert on at 0, so that the first event is seen as a change."""
         for route in routes:
             for outcome, tier in ((Outcome.ADMITTED, Tier.NORMAL), (Outcome.DEGRADED, Tier.TRIM)):
@@ -81,6 +81,8 @@ class Metrics:
                 self._ends.labels(route, end.value)
         for kind in ("prompt", "requested", "trimmed", "generated", "rejected"):
             self._tokens.labels(kind)
+        for source in sources:
+            self._counts.labels(source)
         for backend in backends:
             self._scrape_failures.labels(backend)
             for tier in Tier:

@@ -1,5 +1,6 @@
 """Hands every event to the metrics and the log."""
 
+from kvguard.admission.occupancy import TelemetryState
 from kvguard.pool.backend import TierChange
 from kvguard.telemetry.events import DecisionEvent, EndEvent
 from kvguard.telemetry.log import DecisionLog
@@ -39,7 +40,8 @@ class Reporter:
     def scrape_failed(self, backend: str, *, state: str, detail: str, now: float) -> None:
         """A scrape gave no gauge."""
         self._metrics.scrape_failed(backend)
-        self._log.telemetry(backend, state, detail=detail, now=now)
+        if state != TelemetryState.FRESH.value:  # one failed scrape changes nothing
+            self._log.telemetry(backend, state, detail=detail, now=now)
 
     def scraped(self, backend: str) -> None:
         """A scrape gave a gauge."""

@@ -1,26 +1,28 @@
 """Counting by the engine's own `/tokenize`: exact for every prompt form it takes, at the price of a round trip."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated
 
 import msgspec
 
-from kvguard.errors import UpstreamError
-from kvguard.protocols.fields import Fields, write_fields
+from kvguard.errors import InvalidRequest, UpstreamError
+from kvguard.protocols.fields import Fields, decode, write_fields
 from kvguard.tokenization.counter import CountFailed, CountSource
 
 MAX_PARALLEL = 8
 
-# Posts a JSON body to a path of some backend; gives status and body, raises UpstreamError.
-Post = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
+# Posts a JSON body to a path of a backend that serves a model; gives status and body, raises UpstreamError.
+Post = Callable[[str, bytes, str | None], Awaitable[tuple[int, bytes]]]
 
 
 class _Tokenized(msgspec.Struct):
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class EngineCounter:
-    """Asks `/tokenize`, each question under a deadline."""
+    """Asks `/tokenize`, everything about one request under one deadline."""
 
     source = CountSource.ENGINE
 
@@ -31,23 +33,32 @@ class EngineCounter:
 
     async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
         """Tokens of each text; at most MAX_PARALLEL questions are open at once."""
+        questions: list[Fields] = [{**model, "prompt": msgspec.Raw(msgspec.json.encode(text))} for text in texts]
         counts: list[int] = []
-        for start in range(0, len(texts), MAX_PARALLEL):
-            batch = texts[start : start + MAX_PARALLEL]
-            asked = (self._ask({**model, "prompt": msgspec.Raw(msgspec.json.encode(text))}) for text in batch)
-            counts += await asyncio.gather(*asked)
+        with _failures_as_counts():
+            async with asyncio.timeout(self._timeout_seconds):
+                for start in range(0, len(questions), MAX_PARALLEL):
+                    counts += await asyncio.gather(*map(self._ask, questions[start : start + MAX_PARALLEL]))
         return tuple(counts)
 
     async def count_chat(self, chat: Fields, model: Fields) -> int:
         """Tokens of the rendered conversation."""
-        return await self._ask({**model, **chat})
+        with _failures_as_counts():
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._ask({**model, **chat})
 
     async def _ask(self, fields: Fields) -> int:
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                status, body = await self._post("/tokenize", write_fields(fields))
-            if status != 200:
-                raise CountFailed(f"/tokenize answered {status}")
-            return self._decoder.decode(body).count
-        except (TimeoutError, UpstreamError, msgspec.MsgspecError) as error:
-            raise CountFailed(str(error)) from error
+        name = decode(fields, "model")
+        model = name if isinstance(name, str) else None
+        status, body = await self._post("/tokenize", write_fields(fields), model)
+        if status != 200:
+            raise CountFailed(f"/tokenize answered {status}")
+        return self._decoder.decode(body).count
+
+
+@contextlib.contextmanager
+def _failures_as_counts() -> Iterator[None]:
+    try:
+        yield
+    except (TimeoutError, UpstreamError, InvalidRequest, msgspec.MsgspecError) as error:
+        raise CountFailed(str(error)) from error

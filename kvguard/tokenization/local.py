@@ -129,15 +129,15 @@ def load_local_counter(path: Path) -> LocalCounter:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise SettingsError(["tokenizer.path needs the extra: pip install 'kvguard[tokenizer]'"]) from None
+        raise SettingsError(["tokens.tokenizer needs the extra: pip install 'kvguard[tokenizer]'"]) from None
     directory, file = (path, path / "tokenizer.json") if path.is_dir() else (path.parent, path)
     if not file.is_file():
-        raise SettingsError([f"tokenizer.path: no such file: {file}"])
+        raise SettingsError([f"tokens.tokenizer: no such file: {file}"])
     try:
         tokenizer = Tokenizer.from_file(str(file))
         return LocalCounter(tokenizer, _load_template(directory))
     except Exception as error:  # the tokenizers library raises bare Exception for any fault of the file
-        raise SettingsError([f"tokenizer.path: {file} cannot be read: {error}"]) from error
+        raise SettingsError([f"tokens.tokenizer: {file} cannot be read: {error}"]) from error
 
 
 def _load_template(directory: Path) -> ChatTemplate | None:

@@ -155,8 +155,9 @@ def test_a_backend_never_scraped(misses: list[bool], now: float, state: Telemetr
 @pytest.mark.parametrize(
     ("misses", "now", "state"),
     [
-        # While the gauge is fresh nothing else matters.
-        ([False] * 9, 5.0, FRESH),
+        # A fresh gauge outlives failed scrapes, but not a backend that refuses three connections in a row.
+        ([False] * 2, 5.0, FRESH),
+        ([False] * 3, 5.0, UNREACHABLE),
         ([True] * 9, 5.0, FRESH),
         ([False], 5.1, STALE),
         ([False] * 2, 5.1, STALE),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.admission.retry import FadingSum, RetryPolicy, retry_after_seconds
+from kvguard.admission.forecast import Course
+from kvguard.admission.retry import FadingSum, RetryPolicy, drain_seconds, retry_after_seconds
 from tests.kit.properties import deterministic
 
 
@@ -56,56 +57,77 @@ class FixedRandom(random.Random):
 
 
 @pytest.mark.parametrize(
-    ("needed", "rate", "share", "seconds"),
+    ("expected", "share", "seconds"),
     [
-        (20.0, 10.0, 0.0, 2.0),
-        (20.0, 10.0, 0.5, 2.5),
-        (20.0, 10.0, 1.0, 3.0),
-        (2.0, 0.5, 0.0, 4.0),
+        (2.0, 0.0, 2.0),
+        (2.0, 0.5, 2.5),
+        (2.0, 1.0, 3.0),
         # At least a second.
-        (10.1, 10.0, 0.0, 1.01),
-        (10.0, 10.0, 0.0, 1.0),
-        (9.9, 10.0, 0.0, 1.0),
-        (0.0, 10.0, 0.0, 1.0),
-        (-50.0, 10.0, 0.0, 1.0),
+        (1.01, 0.0, 1.01),
+        (1.0, 0.0, 1.0),
+        (0.99, 0.0, 1.0),
+        (0.0, 0.0, 1.0),
+        (-50.0, 0.0, 1.0),
         # At most thirty before the spread.
-        (299.0, 10.0, 0.0, 29.9),
-        (300.0, 10.0, 0.0, 30.0),
-        (301.0, 10.0, 0.0, 30.0),
-        (301.0, 10.0, 1.0, 45.0),
-        # Nothing comes free: the longest.
-        (1.0, 0.0, 0.0, 30.0),
-        (0.0, 0.0, 0.0, 30.0),
-        (1.0, 1e-300, 0.0, 30.0),
+        (29.9, 0.0, 29.9),
+        (30.0, 0.0, 30.0),
+        (30.1, 0.0, 30.0),
+        (30.1, 1.0, 45.0),
+        (float("inf"), 0.0, 30.0),
+        # Nothing is known.
+        (None, 0.0, 5.0),
+        (None, 1.0, 7.5),
     ],
 )
-def test_how_long_to_wait(needed: float, rate: float, share: float, seconds: float) -> None:
-    """Blocks over rate, within 1..30 seconds, stretched by up to half."""
-    wait = retry_after_seconds(needed, blocks_per_second=rate, policy=RetryPolicy(), rng=FixedRandom(share))
-    assert wait == pytest.approx(seconds)
+def test_how_long_to_wait(expected: float | None, share: float, seconds: float) -> None:
+    """The expected wait, or five seconds without one, within 1..30 seconds, stretched by up to half."""
+    assert retry_after_seconds(expected, policy=RetryPolicy(), rng=FixedRandom(share)) == pytest.approx(seconds)
 
 
 @deterministic
 @given(
-    needed=st.floats(-1e6, 1e9),
-    rate=st.floats(0, 1e9),
+    expected=st.none() | st.floats(-1e6, 1e9),
     least=st.floats(0.001, 75),
     extra=st.floats(0, 75),
     spread=st.floats(0, 1),
     seed=st.integers(0, 2**32),
 )
 def test_a_wait_is_within_its_bounds(
-    needed: float, rate: float, least: float, extra: float, spread: float, seed: int
+    expected: float | None, least: float, extra: float, spread: float, seed: int
 ) -> None:
     """Never below the least, never above the most plus its spread."""
     policy = RetryPolicy(min_seconds=least, max_seconds=least + extra, spread=spread)
-    wait = retry_after_seconds(needed, blocks_per_second=rate, policy=policy, rng=random.Random(seed))
+    wait = retry_after_seconds(expected, policy=policy, rng=random.Random(seed))
     assert policy.min_seconds <= wait <= policy.max_seconds * (1 + spread)
 
 
 def test_waits_are_spread() -> None:
     """A hundred clients refused at one moment are told a hundred different times."""
     rng = random.Random(7)
-    waits = {retry_after_seconds(300.0, blocks_per_second=10.0, policy=RetryPolicy(), rng=rng) for _ in range(100)}
+    waits = {retry_after_seconds(30.0, policy=RetryPolicy(), rng=rng) for _ in range(100)}
     assert len(waits) == 100
     assert max(waits) - min(waits) > 10
+
+
+@pytest.mark.parametrize(
+    ("needed", "seconds"),
+    [
+        # The first to end, after 10 tokens, frees ceil(30 / 16) = 2 blocks; the second, after 100, two times 7.
+        (0.0, 1.0),
+        (2.0, 1.0),
+        (2.1, 10.0),
+        (16.0, 10.0),
+        (16.1, 50.0),
+        (48.0, 50.0),
+        (48.1, None),
+    ],
+)
+def test_blocks_come_free_as_answers_end(needed: float, seconds: float | None) -> None:
+    """At ten tokens a second each course frees, at its end, everything it holds by then."""
+    courses = [Course(10, 500), Course(20, 10), Course(12, 100, copies=2)]
+    assert drain_seconds(courses, needed_blocks=needed, block_size=16, tokens_per_second=10.0) == seconds
+
+
+def test_an_empty_ledger_frees_nothing() -> None:
+    """Without answers of our own nothing is known of the drain."""
+    assert drain_seconds([], needed_blocks=1.0, block_size=16, tokens_per_second=10.0) is None

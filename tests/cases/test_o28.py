@@ -123,6 +123,7 @@ async def test_the_ledger_is_empty_after_any_mix_of_endings(seed: int) -> None:
             guarding(stub, dead, telemetry={"when_blind": "open"}) as guard,
         ):
             mix.guard = guard
+            guard.service.controller.backends[1].models = frozenset({"elsewhere"})
 
             async def carry_out_in_turn(plan: Plan) -> None:
                 async with free:

@@ -142,4 +142,49 @@ def test_lengths_are_learned_from_answers_that_end_by_themselves() -> None:
 def test_reads_go_to_a_backend_that_answers() -> None:
     """An unreachable backend gets no reads while another answers."""
     made, _ = controller(backend("gone", None), backend("here", 0.9))
-    assert made.reachable(0.0).name == "here"
+    assert made.reachable(None, 0.0).name == "here"
+
+
+def test_reads_go_to_a_backend_of_the_model() -> None:
+    """Counting for a model asks a server that has it."""
+    made, _ = controller(backend("a", 0.0, models=frozenset({"m"})), backend("b", 0.0, models=frozenset({"n"})))
+    assert [made.reachable(model, 0.0).name for model in ("m", "n")] == ["a", "b"]
+
+
+def test_a_dead_backend_is_passed_over_while_another_answers() -> None:
+    """However empty the ledger of the dead one says it is; alone it is tried all the same."""
+    dead, alive = backend("dead", 0.0), backend("alive", 0.8)
+    for _ in range(3):
+        dead.occupancy.miss(reached=False)
+    made, _ = controller(dead, alive)
+    outcome = made.admit(lambda _: SMALL, None, 0.0)
+    assert isinstance(outcome, Admission)
+    assert outcome.backend is alive
+    alone, _ = controller(dead)
+    assert isinstance(alone.admit(lambda _: SMALL, None, 0.0), Admission)
+
+
+def test_a_full_backend_refuses_early_although_a_dead_one_looks_empty() -> None:
+    """A backend that cannot be reached is no reason to read a body."""
+    dead = backend("dead", 0.0)
+    for _ in range(3):
+        dead.occupancy.miss(reached=False)
+    made, _ = controller(dead, backend("full", 0.99))
+    refused = made.refuse_early(0.0)
+    assert refused is not None
+    assert (refused.reason, refused.backend) == (RejectReason.SATURATED, "full")
+
+
+def test_retry_after_is_when_enough_of_our_answers_will_have_ended() -> None:
+    """At ten tokens a second a stream with fifty to go frees its blocks in five seconds."""
+    a = backend("a", 0.0)
+    made, _ = controller(a)
+    demand = Demand(prompts=(1000,), output_cap=100, asked_cap=100, expected_output=100)
+    running = made.admit(lambda _: demand, None, 0.0)
+    assert isinstance(running, Admission)
+    a.ledger.progress(running.reservation, 50)
+    big = Demand(prompts=(600,), output_cap=16, asked_cap=16, expected_output=16)
+    refused = made.admit(lambda _: big, None, 5.0)
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after_seconds is not None
+    assert 5.0 <= refused.retry_after_seconds <= 7.5

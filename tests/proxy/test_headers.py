@@ -19,6 +19,7 @@ def test_hop_by_hop_and_restated_headers_do_not_reach_the_backend() -> None:
         (b"Expect", b"100-continue"),
         (b"X-KVGuard-Tier", b"0"),
         (b"X-Request-Id", b"theirs"),
+        (b"Accept-Encoding", b"gzip"),
         (b"Authorization", b"Bearer x"),
         (b"Cookie", b"a=1"),
         (b"Cookie", b"b=2"),
@@ -27,6 +28,7 @@ def test_hop_by_hop_and_restated_headers_do_not_reach_the_backend() -> None:
         (b"authorization", b"Bearer x"),
         (b"cookie", b"a=1"),
         (b"cookie", b"b=2"),
+        (b"accept-encoding", b"identity"),
         (b"x-request-id", b"ours"),
     ]
 

@@ -1,11 +1,12 @@
 """The relay and the pipeline on real sockets: what reaches the client when answers are odd."""
 
+import contextlib
 import json
 
 import pytest
 
 from tests.kit.guard import COMPLETIONS, guarding
-from tests.kit.raw import raw_client
+from tests.kit.raw import raw_client, request_head
 from tests.kit.stub import Call, Stub, completion, running_stub
 
 pytestmark = pytest.mark.anyio
@@ -134,3 +135,124 @@ async def test_a_reasoning_model_is_never_trimmed() -> None:
     async with running_stub(Stub(page=page)) as stub, guarding(stub, degrade={"reasoning_models": ["tiny"]}) as guard:
         answered = await guard.complete([1], max_tokens=100)
         assert (answered.headers["x-kvguard-tier"], stub.hits[0].json["max_tokens"]) == ("1", 100)
+
+
+async def test_a_stream_in_which_the_backend_reports_an_error_is_not_an_answer() -> None:
+    """It passes as it is, counts as an upstream error, and its length teaches nothing."""
+
+    async def answer(call: Call) -> None:
+        await call.start_stream()
+        await call.event({"error": {"message": "no", "code": 500}})
+        await call.event({"choices": [], "usage": completion(1, 2)["usage"]})
+        await call.end_stream()
+
+    sections = {"forecast": {"min_answers": 1}}
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub, **sections) as guard:
+        answered = await guard.complete([1], max_tokens=50, stream=True)
+        assert answered.text.count("data: ") == 3
+        assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="upstream_error") == 1
+        assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) is None
+
+
+@pytest.mark.parametrize("usage", [True, False])
+async def test_only_the_engines_own_figure_teaches_how_long_answers_are(usage: bool) -> None:
+    """Events may carry many tokens each, so a stream without usage says nothing of its length."""
+
+    async def answer(call: Call) -> None:
+        await call.start_stream()
+        await call.token()
+        if usage:
+            await call.event({"choices": [], "usage": completion(1, 40)["usage"]})
+        await call.end_stream()
+
+    sections = {"forecast": {"min_answers": 1}}
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub, **sections) as guard:
+        await guard.complete([1], max_tokens=50, stream=True)
+        assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) == (41 if usage else None)
+
+
+@pytest.mark.parametrize("status", [101, 600, 999])
+async def test_a_status_that_is_no_answer_is_a_broken_backend(status: int) -> None:
+    """Protocol switches and numbers out of range become a 502 in the API's shape."""
+
+    async def answer(call: Call) -> None:
+        await call.raw(f"HTTP/1.1 {status} Odd\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n".encode())
+        call.closing = True
+
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub) as guard:
+        answered = await guard.complete([1], max_tokens=1)
+        assert (answered.status_code, answered.json()["error"]["code"]) == (502, "backend_unreachable")
+        assert guard.backend.ledger.live == 0
+
+
+async def test_garbage_on_a_reused_connection_is_not_asked_for_again() -> None:
+    """The backend had begun to answer, if badly: one request, one attempt."""
+    calls = []
+
+    async def answer(call: Call) -> None:
+        calls.append(call)
+        if len(calls) == 1:
+            await call.reply(200, completion())
+            return
+        await call.raw(b"rubbish\r\n\r\n")
+        call.closing = True
+
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub) as guard:
+        assert (await guard.complete([1], max_tokens=1)).status_code == 200
+        assert (await guard.complete([1], max_tokens=1)).status_code == 502
+        assert len(calls) == 2
+
+
+async def test_requests_to_a_dead_backend_count_as_failed_scrapes() -> None:
+    """After as many refused connections as scrapes would need, the backend is unreachable, before the gauge is old."""
+    stub = Stub()
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running_stub(stub))
+        async with guarding(stub) as guard:
+            assert guard.telemetry() == "fresh"
+            await guard.scraper.aclose()
+            await stack.aclose()
+            for expected in ("fresh", "fresh", "unreachable"):
+                answered = await guard.complete([1], max_tokens=1)
+                assert answered.status_code == 502
+                assert guard.telemetry() == expected
+
+
+async def test_a_client_that_stops_reading_counts_as_gone() -> None:
+    """It holds its place no longer than the limit, and the backend is let go."""
+
+    async def answer(call: Call) -> None:
+        await call.start_stream()
+        while True:
+            await call.chunk(b"data: " + b"x" * 65536 + b"\n\n")
+
+    sections = {"limits": {"stall_seconds": 0.05}}
+    async with (
+        running_stub(Stub(answer=answer)) as stub,
+        guarding(stub, **sections) as guard,
+        raw_client(guard.service.port) as client,
+    ):
+        await client.request(COMPLETIONS, {"prompt": [1], "stream": True})
+        await client.head()
+        await stub.until(lambda: stub.left == 1)
+        await guard.until(lambda: guard.backend.ledger.live == 0)
+        assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="cancelled") == 1
+
+
+async def test_a_body_that_never_ends_is_given_up() -> None:
+    """A client that promises a body and does not send it is told so, and nobody is asked."""
+    sections = {"limits": {"body_seconds": 0.05}}
+    async with running_stub() as stub, guarding(stub, **sections) as guard, raw_client(guard.service.port) as client:
+        await client.send(request_head(COMPLETIONS, content_length="10") + b"{")
+        answered = await client.answer()
+        assert (answered.status, answered.json["error"]["code"]) == (400, "invalid_request")
+        assert stub.hits == []
+
+
+async def test_an_estimated_prompt_is_never_refused_for_good() -> None:
+    """When the engine cannot count, a prompt that only seems larger than the cache is served by an idle engine."""
+    async with running_stub() as stub, guarding(stub) as guard:
+        stub.tokens = "broken"
+        answered = await guard.complete("x" * 6000, max_tokens=1)
+        assert answered.status_code == 200
+        assert guard.metric("kvguard_token_counts_total", source="estimate") == 1

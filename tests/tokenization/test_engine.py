@@ -19,11 +19,12 @@ async def test_each_text_is_asked_as_a_prompt_of_the_model() -> None:
     asked = []
     running = most = 0
 
-    async def post(path: str, body: bytes) -> tuple[int, bytes]:
+    async def post(path: str, body: bytes, model: str | None) -> tuple[int, bytes]:
         nonlocal running, most
         running += 1
         most = max(most, running)
         asked.append((path, json.loads(body)))
+        assert model == "m"
         turn = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(turn.set_result, None)
         await turn
@@ -42,7 +43,7 @@ async def test_a_conversation_is_passed_on_as_it_came() -> None:
     """Every field the template may look at reaches the engine byte for byte."""
     bodies = []
 
-    async def post(path: str, body: bytes) -> tuple[int, bytes]:
+    async def post(path: str, body: bytes, model: str | None) -> tuple[int, bytes]:
         bodies.append(body)
         return 200, b'{"count": 7}'
 
@@ -57,7 +58,7 @@ async def test_a_conversation_is_passed_on_as_it_came() -> None:
 async def test_any_other_answer_is_a_failed_count(status: int, body: bytes) -> None:
     """An answer that is not a count never becomes a number."""
 
-    async def post(path: str, _: bytes) -> tuple[int, bytes]:
+    async def post(path: str, _: bytes, model: str | None) -> tuple[int, bytes]:
         return status, body
 
     with pytest.raises(CountFailed):
@@ -67,10 +68,10 @@ async def test_any_other_answer_is_a_failed_count(status: int, body: bytes) -> N
 async def test_a_dead_or_silent_engine_is_a_failed_count() -> None:
     """Neither a broken connection nor silence past the deadline reaches the request as an error."""
 
-    async def broken(path: str, _: bytes) -> tuple[int, bytes]:
+    async def broken(path: str, _: bytes, model: str | None) -> tuple[int, bytes]:
         raise UpstreamBroken("gone")
 
-    async def silent(path: str, _: bytes) -> tuple[int, bytes]:
+    async def silent(path: str, _: bytes, model: str | None) -> tuple[int, bytes]:
         await asyncio.Event().wait()
         raise AssertionError
 

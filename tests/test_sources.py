@@ -8,7 +8,7 @@ from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.footprint import Trait
 from kvguard.admission.occupancy import Signal
 from kvguard.errors import SettingsError
-from kvguard.settings import load_settings, worker_faults
+from kvguard.sources import load_settings, worker_faults
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,11 @@ nope: 1
         ("- a\n", "must be a mapping of settings, not a list"),
         ("backends: []\n", "backends: name at least one"),
         ("backends: [{url: 'http://a:1'}, {url: 'http://a:1'}]\n", "two backends are named a:1"),
-        ("backends: [{url: 'http://u:p@a:1'}]\n", "must not carry a query, fragment or credentials"),
+        ("backends: [{url: 'http://u:p@a:1'}]\n", "must end after host:port"),
+        ("backends: [{url: 'http://a:1/v1'}]\n", "must end after host:port; kvguard adds the path"),
+        ("backends: [{url: 'http://a:99999'}]\n", "backends.0.url"),
+        ("backends: [{url: 'http://a:abc'}]\n", "backends.0.url"),
+        ("listen: {port: 80, admin_port: 80}\n", "port and admin_port must differ"),
         ("telemetry: {interval_seconds: 3}\n", "stale_after_seconds must be at least twice interval_seconds"),
         ("reject: {retry_min_seconds: 40}\n", "retry_min_seconds must not exceed retry_max_seconds"),
         ("\xff", "k.yaml:"),
@@ -111,12 +115,46 @@ def test_a_missing_file_is_an_error_when_it_was_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["KVGUARD_SERVICE_HOST", "KVGUARD_PORT", "KVGUARD_PORT_8080_TCP_ADDR", "KVGUARD_ADMIN_SERVICE_PORT_HTTP"]
+    ("name", "value"),
+    [
+        ("KVGUARD_SERVICE_HOST", "10.0.0.1"),
+        ("KVGUARD_SERVICE_PORT", "8080"),
+        ("KVGUARD_ADMIN_SERVICE_PORT_HTTP", "9090"),
+        ("KVGUARD_PORT", "tcp://10.0.0.1:8080"),
+        ("KVGUARD_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+        ("KVGUARD_PORT_8080_TCP_ADDR", "10.0.0.1"),
+    ],
 )
-def test_variables_kubernetes_adds_for_a_service_are_not_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_variables_kubernetes_adds_for_a_service_are_not_settings(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     """A Service named kvguard in the namespace does not keep kvguard from starting."""
-    monkeypatch.setenv(name, "tcp://10.0.0.1:8080")
+    monkeypatch.setenv(name, value)
     load_settings()
+
+
+def test_a_variable_that_only_looks_like_a_setting_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KVGUARD_PORT with a number is somebody's mistake for KVGUARD_LISTEN__PORT."""
+    monkeypatch.setenv("KVGUARD_PORT", "8081")
+    with pytest.raises(SettingsError, match="KVGUARD_PORT: no such setting"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    "value", ["http://a:1,http://b:2", ' [{"url": "http://a:1"}, {"url": "http://b:2"}]', "http://a:1, http://b:2"]
+)
+def test_backends_in_a_variable_are_json_or_plain_addresses(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """The most needed variable needs no JSON."""
+    monkeypatch.setenv("KVGUARD_BACKENDS", value)
+    assert [backend.url for backend in load_settings().backends] == ["http://a:1", "http://b:2"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("KVGUARD_LISTEN", "abc"), ("KVGUARD_BACKENDS", "[1")])
+def test_a_variable_that_cannot_be_read_is_a_fault(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Broken JSON in the environment is one clear line, like any other fault."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError):
+        load_settings()
 
 
 def test_what_is_never_trimmed_follows_the_switches() -> None:
