@@ -58,7 +58,7 @@ class Exchange:
         self._send = send
 
     async def read_body(self, limit: int) -> bytes:
-        """The whole body. Raises BodyTooLarge, before reading if it can, InvalidRequest if it is late, or ClientGone."""
+        """The whole body. Raises BodyTooLarge, before reading if possible, InvalidRequest if late, or ClientGone."""
         declared = find(self.headers, b"content-length")
         if declared is not None and declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > limit):
             raise BodyTooLarge
