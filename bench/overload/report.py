@@ -1,4 +1,7 @@
-"""Slices -> the table and the picture in docs/. Medians over rounds of ratios taken within each round."""
+"""Slices -> the table and the picture in docs/. Medians over rounds of ratios taken within each round.
+
+`python -m bench.overload.report` writes them again from the last run's results.
+"""
 
 import dataclasses
 import json
@@ -118,6 +121,9 @@ def ratios(slices: list[Slice]) -> str:
         for load in sorted({s.load for s in slices}):
             paired = [by_key[n, "kvguard", load].goodput / max(by_key[n, rival, load].goodput, 0.01) for n in rounds]
             lines.append(f"- kvguard over `{rival}` at {load:g}x: {spread(paired)}.")
+        prompt = [by_key[n, "kvguard", top].prompt_good / max(by_key[n, rival, top].prompt_good, 1) for n in rounds]
+        target = f"{top:g}x, first token within {PROMPT_FIRST_TOKEN_SECONDS:g} s"
+        lines.append(f"- kvguard over `{rival}` at {target}: {spread(prompt)}.")
     return "\n".join(lines)
 
 
@@ -141,25 +147,36 @@ def write_report(results: Path, docs: Path, *, native_limit: int) -> None:
 
 
 def plot(slices: list[Slice], file: Path) -> None:
-    """Goodput over offered load, one line an arm, with the spread over rounds."""
+    """Goodput over offered load, one line an arm, with the spread over rounds; once for each first-token target."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "kvguard"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for arm, colour in zip(ARMS, COLOURS, strict=True):
-        loads = sorted({s.load for s in slices if s.arm == arm})
-        groups = [[s.goodput for s in slices if s.arm == arm and s.load == load] for load in loads]
-        axes.plot(loads, [statistics.median(g) for g in groups], marker="o", color=colour, label=arm)
-        axes.fill_between(loads, [min(g) for g in groups], [max(g) for g in groups], color=colour, alpha=0.12)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(loads, [f"{load:g}x" for load in loads])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("offered load, in what the engine can finish")
-    axes.set_ylabel("goodput, share of capacity")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.8), sharey=True)
+    targets = ((FIRST_TOKEN_SECONDS, "good"), (PROMPT_FIRST_TOKEN_SECONDS, "prompt_good"))
+    for axes, (seconds, counted) in zip(panels, targets, strict=True):
+        for arm, colour in zip(ARMS, COLOURS, strict=True):
+            loads = sorted({s.load for s in slices if s.arm == arm})
+            groups = [
+                [getattr(s, counted) / s.seconds / s.capacity for s in slices if s.arm == arm and s.load == load]
+                for load in loads
+            ]
+            axes.plot(loads, [statistics.median(g) for g in groups], marker="o", color=colour, label=arm)
+            axes.fill_between(loads, [min(g) for g in groups], [max(g) for g in groups], color=colour, alpha=0.1)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(loads, [f"{load:g}x" for load in loads])
+        axes.set_title(f"first token within {seconds:g} s", fontsize=10)
+        axes.set_xlabel("offered load, in what the engine can finish")
+        axes.grid(alpha=0.25)
+    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylabel("goodput, share of capacity")
+    panels[0].legend(frameon=False)
     figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+if __name__ == "__main__":
+    root = Path(__file__).parents[2]
+    write_report(root / "bench" / "results" / "overload.jsonl", root / "docs", native_limit=16)
