@@ -22,13 +22,6 @@ class EngineUsage:
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
 
-    @property
-    def used_blocks(self) -> float | None:
-        """Blocks held at the scrape, or None when gauge or capacity is unknown."""
-        if self.used_ratio is None or self.capacity_blocks is None:
-            return None
-        return self.used_ratio * self.capacity_blocks
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSample:

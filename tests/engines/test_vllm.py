@@ -78,7 +78,7 @@ def test_reads_a_page_of_two_engines() -> None:
         generation_tokens_total=980.0,
     )
     assert (second.engine, second.waiting, second.waiting_for_capacity) == ("1", 3, 2)
-    assert (first.used_blocks, second.used_blocks) == (pytest.approx(16), pytest.approx(18))
+    assert (first.used_ratio, second.used_ratio) == (pytest.approx(16 / 23), pytest.approx(18 / 23))
 
 
 def test_reads_a_page_of_an_old_release() -> None:
