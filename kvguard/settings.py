@@ -1,7 +1,7 @@
 """Configuration: file, environment and flags -> validated values -> the frozen policies the core takes.
 
 Precedence: flag > `KVGUARD_...` environment (double underscore nests) > `kvguard.yaml` > default. Unknown keys are
-faults, and every fault is reported at once. Nothing else reads the environment.
+faults, and every fault is reported at once. `sources` reads them; nothing else does.
 """
 
 from pathlib import Path
@@ -348,7 +348,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then file. The file arrives as the init value `_yaml`."""
+        """Flags, then environment, then the file that `sources.load_settings` names."""
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
 
     def admission_policy(self) -> AdmissionPolicy:
