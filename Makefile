@@ -47,7 +47,7 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.run
 	$(PIP) install --upgrade 'pip>=25.1'
-	$(PIP) install -e '.[tokenizer]' --group test --group lint
+	$(PIP) install -e '.[tokenizer,plot]' --group test --group lint
 	touch $@
 
 clean:

@@ -2,33 +2,38 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from kvguard import __version__
+from kvguard.admission.blocks import PoolLayout
+from kvguard.admission.capacity import CapacityPolicy
 from kvguard.clock import Clock
 from kvguard.engines.vllm import parse_vllm
+from kvguard.engines.vllm_blocks import BLOCK_SIZE, EngineSettings, vllm_layout
 from kvguard.errors import SettingsError, UpstreamError
-from kvguard.modelspec.config import kv_cache_spec
-from kvguard.modelspec.fields import UnsupportedConfig
+from kvguard.modelspec.config import Serving, kv_cache_spec
 from kvguard.poller import Poller, PollPolicy
 from kvguard.pool.backend import Backend, new_backend
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import GENERATING, TrafficApp
+from kvguard.proxy.candidate import CandidatePolicy
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.exchange import Patience
+from kvguard.proxy.explain import Explainer, ExplainPort
 from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
 from kvguard.server import bind, serving
-from kvguard.settings import BackendSettings, Settings
+from kvguard.settings import BackendSettings, EngineFlags, Settings
 from kvguard.simulator.app import create_app
 from kvguard.simulator.config import SimConfig, parse_sim_url
 from kvguard.telemetry.log import DecisionLog
@@ -37,6 +42,8 @@ from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import CountSource, EstimateRule, PromptCounter
 from kvguard.tokenization.engine import EngineCounter
 from kvguard.tokenization.local import load_local_counter
+
+LayoutOf = Callable[[int], PoolLayout]
 
 LOOPBACK = "127.0.0.1"
 MAX_TOKENIZE_ANSWER_BYTES = 16 * 1024 * 1024
@@ -64,7 +71,7 @@ async def running(
         listeners = [stack.enter_context(bind(listen.host, port)) for port in (listen.admin_port, listen.port)]
         settings = await _with_simulators(settings, clock, stack)
         registry = CollectorRegistry()
-        backends = [_backend(settings, backend) for backend in settings.backends]
+        backends = [build_backend(settings, backend) for backend in settings.backends]
         reporter = _reporter(settings, registry, backends, clock, logger)
         controller = Controller(
             backends,
@@ -75,10 +82,15 @@ async def running(
         )
         upstream = AiohttpUpstream(_limits(settings))
         stack.push_async_callback(upstream.close)
-        app = _traffic_app(settings, controller, upstream, reporter, clock, stack)
+        policy = pipeline_policy(settings)
+        counter = _counter(settings, controller, clock, stack)
+        pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
+        app = TrafficApp(pipeline, controller, upstream, reporter, clock, policy)
         pollers = _pollers(settings, controller, reporter, clock)
-        ready = _start(pollers, controller, clock, stack)
-        admin = create_admin(controller, registry, clock.now)
+        ready = _start(pollers, controller, reporter, clock, stack)
+        explainer = Explainer(controller, counter, GENERATING, clock, policy)
+        explain = ExplainPort(explainer, controller, reporter, clock, policy)
+        admin = create_admin(controller, registry, clock.now, explain)
         admin_port = await stack.enter_async_context(serving(admin, listeners[0]))
         port = await stack.enter_async_context(serving(app, listeners[1]))
         yield Service(
@@ -95,8 +107,10 @@ async def running(
 def find_faults(settings: Settings) -> None:
     """Try everything that is built from the settings. Raises SettingsError with all that cannot be."""
     faults: list[str] = []
-    attempts: list[Callable[[], object]] = [functools.partial(_backend, settings, each) for each in settings.backends]
-    attempts += [functools.partial(_sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
+    attempts: list[Callable[[], object]] = [
+        functools.partial(build_backend, settings, each) for each in settings.backends
+    ]
+    attempts += [functools.partial(sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
     if settings.tokens.tokenizer is not None:
         attempts.append(lambda: load_local_counter(Path(settings.tokens.tokenizer or "")).close())
     for attempt in attempts:
@@ -108,7 +122,8 @@ def find_faults(settings: Settings) -> None:
         raise SettingsError(faults)
 
 
-def _sim_config(backend: BackendSettings) -> SimConfig:
+def sim_config(backend: BackendSettings) -> SimConfig:
+    """The embedded engine behind a `sim://` address. Raises SettingsError."""
     try:
         return parse_sim_url(backend.url)
     except ValueError as error:
@@ -116,7 +131,7 @@ def _sim_config(backend: BackendSettings) -> SimConfig:
 
 
 async def _with_simulators(settings: Settings, clock: Clock, stack: contextlib.AsyncExitStack) -> Settings:
-    """Start an embedded engine for every `sim://` backend and put its address in place."""
+    """Start an embedded engine for every `sim://` backend and put its address and its flags in place."""
     backends = [await _started(backend, clock, stack) for backend in settings.backends]
     return settings.model_copy(update={"backends": tuple(backends)})
 
@@ -124,25 +139,46 @@ async def _with_simulators(settings: Settings, clock: Clock, stack: contextlib.A
 async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.AsyncExitStack) -> BackendSettings:
     if not backend.url.startswith("sim://"):
         return backend
-    app = create_app(_sim_config(backend), clock)
-    port = await stack.enter_async_context(serving(app, bind(LOOPBACK, 0), lifespan=True))
-    return backend.model_copy(update={"name": backend.label, "url": f"http://{LOOPBACK}:{port}"})
+    config = sim_config(backend)
+    port = await stack.enter_async_context(serving(create_app(config, clock), bind(LOOPBACK, 0), lifespan=True))
+    own = {"max_num_seqs": config.max_num_seqs, "max_num_batched_tokens": config.max_num_batched_tokens}
+    engine = backend.engine.model_copy(update=own)
+    return backend.model_copy(update={"name": backend.label, "url": f"http://{LOOPBACK}:{port}", "engine": engine})
 
 
-def _backend(settings: Settings, chosen: BackendSettings) -> Backend:
-    backend = new_backend(chosen.label, chosen.url, settings.occupancy_policy(chosen), settings.forecast.policy())
-    backend.context_tokens = chosen.context_tokens
-    if chosen.geometry is not None:
-        backend.bytes_per_token = _bytes_per_token(chosen, chosen.geometry)
+def build_backend(settings: Settings, chosen: BackendSettings, layout_of: LayoutOf | None = None) -> Backend:
+    """A backend as the settings have it; nothing is known of its load. `layout_of` stands in for its geometry."""
+    layout_of = layout_of or _layout_of(chosen)
+    capacity = CapacityPolicy(blocks=chosen.capacity_blocks, block_size=chosen.block_size, layout_of=layout_of)
+    policy = settings.occupancy_policy(capacity)
+    backend = new_backend(chosen.label, chosen.url, policy, settings.forecast.policy())
+    backend.context_tokens, backend.max_num_seqs = chosen.context_tokens, chosen.engine.max_num_seqs
     return backend
 
 
-def _bytes_per_token(chosen: BackendSettings, file: Path) -> int:
+def _layout_of(chosen: BackendSettings) -> LayoutOf | None:
+    """How the engine lays the model out, given the block size of its pool; None without the model's geometry."""
+    file = chosen.geometry
+    if file is None:
+        return None
     try:
-        config = json.loads(file.read_text())
-        return kv_cache_spec(config, kv_cache_dtype=chosen.kv_cache_dtype).bytes_per_token()
-    except (OSError, ValueError, UnsupportedConfig) as error:
+        return layout_from(json.loads(file.read_text()), chosen.engine)
+    except (OSError, ValueError) as error:
         raise SettingsError([f"backends: {chosen.label}: geometry: {file}: {error}"]) from error
+
+
+def layout_from(config: Mapping[str, object], flags: EngineFlags) -> LayoutOf:
+    """How an engine with these flags lays out the model of a `config.json`. Raises ValueError."""
+    serving = Serving(kv_cache_dtype=flags.kv_cache_dtype, mamba_ssm_cache_dtype=flags.mamba_ssm_cache_dtype)
+
+    def layout_of(block_size: int) -> PoolLayout:
+        return vllm_layout(spec, dataclasses.replace(engine, block_size=block_size))
+
+    names = {field.name for field in dataclasses.fields(EngineSettings)}
+    engine = EngineSettings(**flags.model_dump(include=names))
+    spec = kv_cache_spec(config, serving)
+    layout_of(BLOCK_SIZE)
+    return layout_of
 
 
 def _reporter(
@@ -175,26 +211,19 @@ def _limits(settings: Settings) -> UpstreamLimits:
     )
 
 
-def _traffic_app(
-    settings: Settings,
-    controller: Controller,
-    upstream: Upstream,
-    reporter: Reporter,
-    clock: Clock,
-    stack: contextlib.AsyncExitStack,
-) -> TrafficApp:
-    policy = PipelinePolicy(
+def pipeline_policy(settings: Settings) -> PipelinePolicy:
+    """What the request path needs to know of the settings."""
+    return PipelinePolicy(
         max_body_bytes=settings.limits.max_body_bytes,
-        assumed_output_tokens=settings.tokens.assumed_output_tokens,
         retry_after_seconds=settings.reject.retry_min_seconds,
-        reasoning_models=frozenset(settings.degrade.reasoning_models),
-        allow_opt_out=settings.degrade.allow_opt_out,
         statuses=settings.reject.status,
         patience=Patience(body_seconds=settings.limits.body_seconds, stall_seconds=settings.limits.stall_seconds),
+        candidates=CandidatePolicy(
+            assumed_output_tokens=settings.tokens.assumed_output_tokens,
+            reasoning_models=frozenset(settings.degrade.reasoning_models),
+            allow_opt_out=settings.degrade.allow_opt_out,
+        ),
     )
-    counter = _counter(settings, controller, clock, stack)
-    pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
-    return TrafficApp(pipeline, controller, upstream, reporter, clock, policy)
 
 
 def _counter(
@@ -245,7 +274,11 @@ def _pollers(settings: Settings, controller: Controller, reporter: Reporter, clo
 
 
 def _start(
-    pollers: Sequence[Poller], controller: Controller, clock: Clock, stack: contextlib.AsyncExitStack
+    pollers: Sequence[Poller],
+    controller: Controller,
+    reporter: Reporter,
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
 ) -> asyncio.Event:
     """Scrape in the background; the event is set once every backend has been asked."""
     waiting = set(range(len(pollers)))
@@ -253,6 +286,9 @@ def _start(
 
     def after_poll(number: int) -> None:
         controller.retier(clock.now())
+        backend = controller.backends[number]
+        geometry = backend.occupancy.policy.capacity.layout_of is not None
+        reporter.sizing(backend.name, backend.review(controller.policy.tiers), geometry=geometry)
         waiting.discard(number)
         if not waiting:
             ready.set()

@@ -15,6 +15,8 @@ from kvguard import __version__
 from kvguard.bootstrap import Service, config_hash, find_faults, running
 from kvguard.clock import Clock, SystemClock
 from kvguard.errors import SettingsError
+from kvguard.estimate import command as estimate
+from kvguard.explain import add_parser as add_explain
 from kvguard.settings import Settings
 from kvguard.sources import load_settings, worker_faults
 from kvguard.telemetry.log import background_logging
@@ -46,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check-config", help="list every fault, or print the settings in force")
     _add_settings(check)
     check.set_defaults(run=_check, workers=None)
+    estimate.add_parser(commands)
+    add_explain(commands)
     return parser
 
 
@@ -141,7 +145,9 @@ def _banner(service: Service) -> str:
     lines = [f"kvguard {__version__} is up.", ""]
     for backend in service.controller.backends:
         capacity = backend.occupancy.capacity
-        size = f"{capacity.blocks} KV blocks of {capacity.block_size} tokens" if capacity else "capacity not known yet"
+        size = "capacity not known yet"
+        if capacity is not None:
+            size = f"{capacity.blocks} KV blocks of {capacity.rule.block_size} tokens"
         lines.append(f"  backend   {backend.name}: {size}")
     model = next((name for backend in service.controller.backends for name in sorted(backend.models)), "MODEL")
     lines += [

@@ -18,6 +18,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
 from kvguard.admission.footprint import Trait
 from kvguard.admission.lengths import LengthPolicy
@@ -63,6 +64,31 @@ class ListenSettings(Section):
         return self
 
 
+class EngineFlags(Section):
+    """Flags the engine was started with, under its own names. They matter only where they differ from its defaults."""
+
+    max_num_batched_tokens: PositiveInt = 8192
+    """Tokens one step may compute; sets how much sliding windows hold while a prompt is computed."""
+    max_num_seqs: PositiveInt | None = None
+    """Sequences that may run at once; with it kvguard can tell which thresholds are out of reach."""
+    enable_prefix_caching: bool = True
+    """With it a recurrent layer holds a second state while a prompt takes several steps."""
+    disable_hybrid_kv_cache_manager: bool = False
+    """With it sliding layers beside full ones keep every token."""
+    num_speculative_tokens: Annotated[int, Field(ge=0)] = 0
+    """Slots kept ahead of every sequence by EAGLE, MTP and draft models; n-gram speculation has none."""
+    tensor_parallel_size: PositiveInt = 1
+    """GPUs that share each layer; bytes are those of one."""
+    pipeline_parallel_size: PositiveInt = 1
+    """Stages the layers are spread over; bytes are those of the fullest."""
+    decode_context_parallel_size: PositiveInt = 1
+    """GPUs that share the tokens of a sequence; a block spans that many times its size."""
+    kv_cache_dtype: str = "auto"
+    """Format of the cache; auto is the checkpoint's."""
+    mamba_ssm_cache_dtype: str = "auto"
+    """Format of recurrent state; auto is the checkpoint's."""
+
+
 class BackendSettings(Section):
     """One model server."""
 
@@ -79,9 +105,8 @@ class BackendSettings(Section):
     kv_usage_metric: str | None = None
     """Name of the KV usage gauge where it is not one of vLLM's."""
     geometry: Path | None = None
-    """The model's Hugging Face `config.json`; adds bytes to what is reported in blocks."""
-    kv_cache_dtype: str = "auto"
-    """The engine's `--kv-cache-dtype`, for bytes."""
+    """The model's Hugging Face `config.json`: blocks by layer, and bytes. Models that mix kinds of layers need it."""
+    engine: EngineFlags = EngineFlags()
 
     @field_validator("url")
     @classmethod
@@ -357,13 +382,12 @@ class Settings(BaseSettings):
             tiers=self.tiers.policy(), degrade=self.degrade.policy(), blind=self.telemetry.when_blind
         )
 
-    def occupancy_policy(self, backend: BackendSettings) -> OccupancyPolicy:
+    def occupancy_policy(self, capacity: CapacityPolicy) -> OccupancyPolicy:
         """The core's value for one backend."""
         return OccupancyPolicy(
             stale_after_seconds=self.telemetry.stale_after_seconds,
             failures_before_unreachable=self.telemetry.failures_before_unreachable,
             queue_floor_ratio=self.telemetry.queue_floor_ratio,
             engine_rule=self.telemetry.engine_rule,
-            capacity_blocks=backend.capacity_blocks,
-            block_size=backend.block_size,
+            capacity=capacity,
         )

@@ -71,7 +71,7 @@ def test_what_cannot_be_built_is_a_fault_too(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], part: str
 ) -> None:
     """Faults found while building end the command the same way."""
-    (tmp_path / "config.json").write_text('{"model_type": "deepseek_v3", "kv_lora_rank": 512}')
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "geometry.yaml").write_text(f"backends: [{{url: 'sim://', geometry: {tmp_path}/config.json}}]")
     (tmp_path / "tokenizer.yaml").write_text(f"tokens: {{tokenizer: {tmp_path}}}")
     with pytest.raises(SystemExit) as ended:

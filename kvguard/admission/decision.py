@@ -8,9 +8,10 @@ An idle engine takes whatever can run at all, so that a request larger than the 
 import enum
 from dataclasses import dataclass, replace
 
+from kvguard.admission.capacity import Capacity
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import remaining_output
-from kvguard.admission.occupancy import Capacity, Occupancy, Ratios, TelemetryState
+from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
 from kvguard.admission.policy import Degradation, DegradePolicy, degrade, floor_cap
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierPolicy, tier_of
@@ -98,7 +99,7 @@ def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPo
     if capacity is None or passes_blind(occupancy, policy, now):
         return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=occupancy.ratios(now))
     before = occupancy.ratios_of(capacity, now)
-    too_large = demand.largest_prompt_blocks(capacity.block_size) > capacity.largest_engine_blocks
+    too_large = demand.largest_prompt_blocks(capacity.rule) > capacity.largest_engine_blocks
     if too_large and not demand.estimated:  # a guess is no ground for a final refusal
         return Reject(tier=base, reason=RejectReason.TOO_LARGE, ratios=before)
     return _Weighing(occupancy, policy, capacity, now).weigh(demand, base, before)

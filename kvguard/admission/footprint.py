@@ -1,12 +1,14 @@
 """What one request asks of the KV cache, in tokens and in the engine's blocks.
 
-A sequence holds whole blocks: `ceil(tokens / block_size)`. Reservations count prompt plus expected output; the
+A sequence holds whole blocks by the engine's rule (`blocks.py`). Reservations count prompt plus expected output; the
 engine's final use is one token less, because the last sampled token never gets KV (vLLM, TGI and transformers agree),
 so a reservation is never a block short at a boundary.
 """
 
 import enum
 from dataclasses import dataclass, replace
+
+from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
 
 
 class Trait(enum.Enum):
@@ -16,11 +18,6 @@ class Trait(enum.Enum):
     STRUCTURED_OUTPUT = "structured_output"
     REASONING = "reasoning"
     OPTED_OUT = "opted_out"
-
-
-def blocks_for(tokens: int, block_size: int) -> int:
-    """Whole blocks that hold `tokens` of one sequence."""
-    return -(-tokens // block_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +52,27 @@ class Demand:
         """Prompt tokens as the engine's usage counts them: once per prompt, however many copies."""
         return sum(self.prompts)
 
-    def prompt_blocks(self, block_size: int) -> int:
+    def prompt_blocks(self, rule: BlockRule) -> int:
         """Blocks all sequences hold once their prompts are computed."""
-        return self.copies * sum(blocks_for(tokens, block_size) for tokens in self.prompts)
+        return self.held_blocks(rule, produced=0)
 
-    def reserved_blocks(self, block_size: int) -> int:
+    def held_blocks(self, rule: BlockRule, *, produced: int) -> int:
+        """Blocks all sequences hold once each has generated `produced` tokens."""
+        return self.copies * sum(rule.reached_blocks(tokens + produced) for tokens in self.prompts)
+
+    def reserved_blocks(self, rule: BlockRule) -> int:
         """Blocks all sequences hold if each generates what is expected of it."""
-        return self.copies * sum(blocks_for(tokens + self.expected_output, block_size) for tokens in self.prompts)
+        return self.held_blocks(rule, produced=self.expected_output)
 
-    def largest_prompt_blocks(self, block_size: int) -> int:
-        """Blocks the longest prompt needs: more than an engine has means it can never run."""
-        return blocks_for(max(self.prompts, default=0), block_size)
+    def surge(self, rule: BlockRule) -> Surge:
+        """What the prefills of all sequences hold besides."""
+        if not rule.surges:
+            return NO_SURGE
+        return sum((rule.surge(tokens) for tokens in self.prompts), NO_SURGE).times(self.copies)
+
+    def largest_prompt_blocks(self, rule: BlockRule) -> int:
+        """Blocks the longest prompt needs while it is computed: more than an engine has means it can never run."""
+        return rule.prefill_blocks(max(self.prompts, default=0))
 
     def with_cap(self, output_cap: int) -> "Demand":
         """The same demand under a lower output cap."""

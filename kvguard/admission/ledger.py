@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kvguard.admission.footprint import Demand, blocks_for
+from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
+from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Course, courses_of
 from kvguard.admission.lengths import OutputLengths
 
@@ -25,22 +26,29 @@ class ReservationState(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """One admitted request. `produced` is the tokens each sequence has generated so far, read off the stream."""
+    """One admitted request. `produced` is the tokens each sequence has generated so far, read off the stream.
+
+    `surge` is held besides while the prompts are computed: until the first token of a stream, and for an answer that
+    cannot be watched until a scrape has `seen` the request.
+    """
 
     demand: Demand
-    block_size: int
+    rule: BlockRule
     started_at: float
     held_blocks: int = 0
     reserved_blocks: int = 0
+    surge: Surge = NO_SURGE
     produced: int = 0
+    seen: bool = False
     state: ReservationState = ReservationState.LIVE
 
     def count(self) -> None:
         """Bring the blocks held now and those held at full expected length up to date."""
-        demand = self.demand
-        tokens = (prompt + self.produced for prompt in demand.prompts)
-        self.held_blocks = demand.copies * sum(blocks_for(each, self.block_size) for each in tokens)
-        self.reserved_blocks = max(self.held_blocks, demand.reserved_blocks(self.block_size))
+        demand, rule = self.demand, self.rule
+        self.held_blocks = demand.held_blocks(rule, produced=self.produced)
+        self.reserved_blocks = max(self.held_blocks, demand.reserved_blocks(rule))
+        computing = not self.produced and (demand.streamed or not self.seen)
+        self.surge = demand.surge(rule) if computing else NO_SURGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,9 @@ class Ledger:
         self.version = 0
         self._pace: float | None = None
 
-    def reserve(self, demand: Demand, *, block_size: int, now: float) -> Reservation:
+    def reserve(self, demand: Demand, *, rule: BlockRule, now: float) -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
-        reservation = Reservation(demand, block_size, now)
+        reservation = Reservation(demand, rule, now)
         reservation.count()
         self._live[id(reservation)] = reservation
         self.version += 1
@@ -83,11 +91,11 @@ class Ledger:
             reservation.count()
             self.version += 1
 
-    def recount(self, block_size: int) -> None:
-        """Count in blocks of this size what was entered before the size was known, or before it changed."""
+    def recount(self, rule: BlockRule) -> None:
+        """Count by this rule what was entered before it was known, or before it changed."""
         for reservation in self._live.values():
-            if reservation.block_size != block_size:
-                reservation.block_size = block_size
+            if reservation.rule != rule:
+                reservation.rule = rule
                 reservation.count()
                 self.version += 1
 
@@ -134,9 +142,16 @@ class Ledger:
         seconds = sum(now - stream.started_at for stream in streams)
         return sum(stream.produced for stream in streams) / seconds if seconds > 0 else self._pace
 
+    @property
+    def surge(self) -> Surge:
+        """What the prefills under way hold besides."""
+        return sum((reservation.surge for reservation in self._live.values()), NO_SURGE)
+
     def held_before(self, moment: float) -> int:
-        """Blocks held now by reservations that began before `moment`."""
-        return sum(r.held_blocks for r in self._live.values() if r.started_at < moment)
+        """Blocks held now by reservations that began before `moment`, their prefills' surge included."""
+        begun = [r for r in self._live.values() if r.started_at < moment]
+        surge = sum((r.surge for r in begun), NO_SURGE)
+        return sum(r.held_blocks for r in begun) + (surge.shared(begun[0].rule) if begun else 0)
 
     def freed_since(self, moment: float, *, begun_before: float) -> int:
         """Blocks of reservations that began before `begun_before` and ended at or after `moment`."""
@@ -152,7 +167,12 @@ class Ledger:
         expected of each; all sequences of an engine decode at one pace.
         """
         unwatched = [r for r in self._live.values() if not r.demand.streamed and r.started_at < begun_before]
+        for reservation in unwatched:
+            if reservation.surge.blocks:
+                reservation.seen = True
+                reservation.count()
+                self.version += 1
         sequences = sum(reservation.demand.sequences for reservation in unwatched)
         for reservation in unwatched:
-            grown = reservation.produced + int(blocks * reservation.block_size / sequences)
+            grown = reservation.produced + int(blocks * reservation.rule.tokens_per_block / sequences)
             self.progress(reservation, min(grown, reservation.demand.expected_output))

@@ -8,9 +8,11 @@ stood above the rest at the last scrape.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
+from kvguard.admission.blocks import NO_SURGE, Surge
+from kvguard.admission.capacity import Capacity, CapacityPolicy, capacity_of, overridden
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Course, courses_of, peak_blocks
 from kvguard.admission.ledger import Ledger
@@ -49,7 +51,7 @@ class OccupancyPolicy:
 
     `stale_after_seconds` and `failures_before_unreachable` keep one failed scrape from changing anything;
     `queue_floor_ratio` is the least ratio while a queue for blocks lasts; `aftermath_seconds` is how long after its
-    end a request may still show in the gauge; `capacity_blocks` and `block_size` override what the engine publishes.
+    end a request may still show in the gauge.
     """
 
     stale_after_seconds: float = 5.0
@@ -57,17 +59,7 @@ class OccupancyPolicy:
     queue_floor_ratio: float = 0.85
     aftermath_seconds: float = 0.2
     engine_rule: EngineRule = EngineRule.WORST
-    capacity_blocks: int | None = None
-    block_size: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """Usable blocks of the whole pool and of its largest engine, and tokens per block."""
-
-    blocks: int
-    largest_engine_blocks: int
-    block_size: int
+    capacity: CapacityPolicy = field(default_factory=CapacityPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +84,7 @@ class _Outlook:
     version: tuple[int, int]
     held: int
     reserved: int
+    surge: Surge
     courses: tuple[Course, ...]
 
 
@@ -103,7 +96,7 @@ class Occupancy:
         self.ledger = ledger
         self.lengths = lengths
         self.sample: UsageSample | None = None
-        self.capacity: Capacity | None = _overridden(policy)
+        self.capacity: Capacity | None = overridden(policy.capacity)
         self.foreign_blocks = 0.0
         self.failures = 0
         self._skew_ratio = 0.0
@@ -111,15 +104,15 @@ class Occupancy:
         self._reached_last = False
         self._gauge_on_last_page = True
         self._queued = False
-        self._outlook = _Outlook((-1, -1), 0, 0, ())
+        self._outlook = _Outlook((-1, -1), 0, 0, NO_SURGE, ())
 
     def observe(self, sample: UsageSample, *, asked_at: float) -> None:
         """Take in a scrape that was asked for at `asked_at` and has just been read."""
         self.failures = 0
         self._reached_last = True
-        self.capacity = _capacity(sample, self.policy) or self.capacity
+        self.capacity = capacity_of(sample, self.policy.capacity) or self.capacity
         if self.capacity is not None:
-            self.ledger.recount(self.capacity.block_size)
+            self.ledger.recount(self.capacity.rule)
         self._gauge_on_last_page = bool(sample.engines) and all(e.used_ratio is not None for e in sample.engines)
         if not self._gauge_on_last_page:
             return
@@ -162,15 +155,18 @@ class Occupancy:
     def ratios_of(self, capacity: Capacity, now: float, candidate: Demand | None = None) -> Ratios:
         """Every signal as a share of `capacity`, with `candidate` added to all but `observed`."""
         fresh = self.telemetry(now) is TelemetryState.FRESH
-        size = capacity.block_size
+        rule = capacity.rule
         foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks if fresh else 0.0
         outlook = self._ledger_outlook()
         held, reserved, courses = foreign + outlook.held, foreign + outlook.reserved, outlook.courses
+        surge = outlook.surge
         if candidate is not None:
-            held += candidate.prompt_blocks(size)
-            reserved += candidate.reserved_blocks(size)
+            held += candidate.prompt_blocks(rule)
+            reserved += candidate.reserved_blocks(rule)
+            surge += candidate.surge(rule)
             courses = (*courses, *courses_of(candidate, 0, self.lengths))
-        peak = foreign + peak_blocks(courses, size)
+        held += surge.shared(rule)
+        peak = foreign + peak_blocks(courses, rule)
         floor = self.policy.queue_floor_ratio if fresh and self._queued else 0.0
         observed = self.observed_ratio() if fresh else None
         return Ratios(
@@ -186,7 +182,7 @@ class Occupancy:
         if self._outlook.version != version:
             courses = sorted(self.ledger.courses(self.lengths), key=attrgetter("remaining"), reverse=True)
             held, reserved = self.ledger.held_blocks, self.ledger.reserved_blocks
-            self._outlook = _Outlook(version, held, reserved, tuple(courses))
+            self._outlook = _Outlook(version, held, reserved, self.ledger.surge, tuple(courses))
         return self._outlook
 
     def observed_ratio(self) -> float | None:
@@ -219,24 +215,6 @@ def _waiting(sample: UsageSample | None) -> int:
         engine.waiting or 0 if engine.waiting_for_capacity is None else engine.waiting_for_capacity
         for engine in engines
     )
-
-
-def _overridden(policy: OccupancyPolicy) -> Capacity | None:
-    if policy.capacity_blocks is None or policy.block_size is None:
-        return None
-    return Capacity(
-        blocks=policy.capacity_blocks, largest_engine_blocks=policy.capacity_blocks, block_size=policy.block_size
-    )
-
-
-def _capacity(sample: UsageSample, policy: OccupancyPolicy) -> Capacity | None:
-    blocks = [engine.capacity_blocks for engine in sample.engines if engine.capacity_blocks]
-    sizes = [engine.block_size for engine in sample.engines if engine.block_size]
-    size = policy.block_size or max(sizes, default=None)
-    if size is None or (policy.capacity_blocks is None and (not blocks or len(blocks) < len(sample.engines))):
-        return None
-    total = policy.capacity_blocks or sum(blocks)
-    return Capacity(blocks=total, largest_engine_blocks=min(total, max(blocks, default=total)), block_size=size)
 
 
 def _weights(engines: tuple[EngineUsage, ...], capacity: Capacity) -> list[float]:

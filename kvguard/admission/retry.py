@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from kvguard.admission.footprint import blocks_for
+from kvguard.admission.blocks import BlockRule
 from kvguard.admission.forecast import Course
 
 
@@ -43,7 +43,7 @@ class RetryPolicy:
 
 
 def drain_seconds(
-    courses: Iterable[Course], *, needed_blocks: float, block_size: int, tokens_per_second: float
+    courses: Iterable[Course], *, needed_blocks: float, rule: BlockRule, tokens_per_second: float
 ) -> float | None:
     """Seconds until answers that end have freed `needed_blocks`; None when all of them together do not.
 
@@ -51,7 +51,7 @@ def drain_seconds(
     """
     freed = 0
     for course in sorted(courses, key=attrgetter("remaining")):
-        freed += course.copies * blocks_for(course.tokens + course.remaining, block_size)
+        freed += course.copies * rule.reached_blocks(course.tokens + course.remaining)
         if freed >= needed_blocks:
             return course.remaining / tokens_per_second
     return None

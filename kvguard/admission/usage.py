@@ -7,13 +7,17 @@ from dataclasses import dataclass
 class EngineUsage:
     """One engine (one data-parallel rank) at the moment of a scrape.
 
-    `capacity_blocks` counts usable blocks (vLLM: without the null block); `used_ratio` is the gauge, 0..1.
+    `capacity_blocks` counts usable blocks (vLLM: without the null block), `capacity_tokens` the tokens the engine says
+    they hold. `block_size` is the tokens of a block of full attention, `pool_block_size` those the pool was set up
+    with; they differ for models with layers of several sizes. `used_ratio` is the gauge, 0..1.
     `waiting_for_capacity` is the part of `waiting` that waits for KV blocks. Counters run since engine start.
     """
 
     engine: str
     capacity_blocks: int | None = None
+    capacity_tokens: int | None = None
     block_size: int | None = None
+    pool_block_size: int | None = None
     used_ratio: float | None = None
     running: int | None = None
     waiting: int | None = None

@@ -80,7 +80,9 @@ def _engine_usage(engine: str, series: _EngineSeries, *, usage_names: Sequence[s
     return EngineUsage(
         engine=engine,
         capacity_blocks=_capacity_blocks(series.config, num_engines=num_engines),
+        capacity_tokens=_capacity_tokens(series.config, num_engines=num_engines),
         block_size=_block_size(series.config),
+        pool_block_size=_sane_block_size(series.config, "block_size"),
         used_ratio=_used_ratio(series, usage_names),
         running=_count(series, "running"),
         waiting=_count(series, "waiting"),
@@ -125,6 +127,15 @@ def _capacity_blocks(config: Mapping[str, str], *, num_engines: int) -> int | No
     return usable if usable > 0 else None
 
 
+def _capacity_tokens(config: Mapping[str, str], *, num_engines: int) -> int | None:
+    """Tokens one engine's pool holds in requests of the full context, over all layer groups; the null block holds none.
+
+    Unlike the blocks it is one engine's on every series, however many there are.
+    """
+    tokens, usable = _positive(config.get("kv_cache_size_tokens")), _capacity_blocks(config, num_engines=num_engines)
+    return None if tokens is None or usable is None else tokens * usable // (usable + 1) or None
+
+
 def _block_size(config: Mapping[str, str]) -> int | None:
     """Tokens per block of full attention.
 
@@ -132,7 +143,13 @@ def _block_size(config: Mapping[str, str]) -> int | None:
     issue 51163) and leaves out decode context parallelism. `effective_attention_block_size` is the full-attention
     group's own, context parallelism included; it is "None" without such a group and missing in older releases.
     """
-    size = _positive(config.get("effective_attention_block_size")) or _positive(config.get("block_size"))
+    if _positive(config.get("effective_attention_block_size")):
+        return _sane_block_size(config, "effective_attention_block_size")
+    return _sane_block_size(config, "block_size")
+
+
+def _sane_block_size(config: Mapping[str, str], label: str) -> int | None:
+    size = _positive(config.get(label))
     return size if size is not None and size <= _MAX_BLOCK_SIZE else None
 
 

@@ -1,51 +1,35 @@
 """Layers, KV heads and head size of plain attention (MHA, GQA, MQA), under every name public configs use."""
 
-import re
 from typing import Final
 
 from kvguard.modelspec.fields import Fields
 
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS: Final = ("num_attention_heads", "n_head", "n_heads")
+HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "attention_heads")
 HIDDEN: Final = ("hidden_size", "n_embd", "n_embed", "d_model")
-KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attention_groups")
+KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "num_attention_groups")
 HEAD_SIZE: Final = ("head_dim", "kv_channels", "attention_head_dim", "hidden_size_per_head")
 
-_MAX_LAYERS: Final = 4096  # bounds the tuple a hostile file can ask for
+MAX_LAYERS: Final = 4096  # bounds the tuple a hostile file can ask for
 
 _MULTI_QUERY: Final = frozenset({"falcon", "RefinedWeb", "RefinedWebModel", "gpt_bigcode"})
-_MULTI_QUERY_BY_DEFAULT: Final = frozenset({"falcon", "gpt_bigcode"})
-
-# Families whose configuration class fills an absent field with a number of its own, so that absence does not mean the
-# general rule (transformers 5.19). Files saved by the library leave out values equal to these defaults.
-_OWN_KV_HEADS: Final = re.compile(
-    r"mistral|ministral\d?|mixtral|starcoder2|gemma|qwen[23].*|glm.*|stablelm|smollm3|phimoe|phi4_multimodal|minimax_m2|"
-    r"seed_oss|ernie4_5.*|helium|hy_v\d|bitnet|chameleon|emu3.*|cwm|dots1|solar_open|jetmoe|dbrx|mellum|laguna|evolla.*|"
-    r"step3p\d.*|paddleocr_vl.*|cosmos3_.*|csm.*|higgs_.*|voxtral.*|muse_.*"
-)
-_OWN_HEAD_SIZE: Final = re.compile(
-    r"ministral3|gemma|qwen3|qwen3_vl_text|qwen3_omni_.*|glm4?|minimax_m2|seed_oss|ernie4_5|helium|hy_v\d|cwm|solar_open|"
-    r"jetmoe|mellum|laguna|step3p\d.*|paddleocr_vl.*|voxtral.*|muse_.*|dia_.*"
-)
 
 
 def num_layers(fields: Fields) -> int:
     number = fields.required_whole(LAYERS)
-    if number > _MAX_LAYERS:
-        raise fields.error(LAYERS[0], f"expected at most {_MAX_LAYERS}, got {number}")
+    if number > MAX_LAYERS:
+        raise fields.error(LAYERS[0], f"expected at most {MAX_LAYERS}, got {number}")
     return number
 
 
 def num_kv_heads(fields: Fields) -> int:
     """KV heads of the whole model, before tensor parallelism splits or copies them."""
-    heads = fields.required_whole(HEADS)
     if _is_multi_query(fields):
         return 1
-    kv_heads = _grouped_heads(fields)
+    heads, kv_heads = fields.first_whole(HEADS), _grouped_heads(fields)
     if kv_heads is None:
-        _refuse_class_default(fields, _OWN_KV_HEADS, KV_HEADS[0])
-        return heads
-    if heads % kv_heads:
+        return fields.required_whole(HEADS)
+    if heads is not None and heads % kv_heads:
         raise fields.error(KV_HEADS[0], f"expected a divisor of {heads} attention heads, got {kv_heads}")
     return kv_heads
 
@@ -55,7 +39,6 @@ def head_size(fields: Fields) -> int:
     explicit = fields.first_whole(HEAD_SIZE, minimum=0)
     if explicit:
         return explicit
-    _refuse_class_default(fields, _OWN_HEAD_SIZE, HEAD_SIZE[0])
     hidden, heads = fields.required_whole(HIDDEN), fields.required_whole(HEADS)
     if hidden % heads:
         raise fields.error(HIDDEN[0], f"expected a multiple of {heads} attention heads, got {hidden}")
@@ -65,7 +48,7 @@ def head_size(fields: Fields) -> int:
 def _is_multi_query(fields: Fields) -> bool:
     """`multi_query` means one KV head, except in Falcon's newer layout, where the flag is a leftover."""
     model_type = fields.text("model_type") or ""
-    if not fields.flag("multi_query", default=model_type in _MULTI_QUERY_BY_DEFAULT):
+    if not fields.flag("multi_query", default=False):
         return False
     if fields.flag("new_decoder_architecture", default=False):
         return False
@@ -90,9 +73,3 @@ def _attn_config_heads(attention: Fields) -> int | None:
     if kv_heads is None and kind != "multihead_attention":
         raise attention.error("attn_type", f"{kind!r} without kv_n_heads is not understood")
     return kv_heads
-
-
-def _refuse_class_default(fields: Fields, families: re.Pattern[str], name: str) -> None:
-    model_type = fields.text("model_type") or ""
-    if families.fullmatch(model_type):
-        raise fields.error(name, f"missing, and {model_type!r} has a default of its own for it")

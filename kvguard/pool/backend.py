@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
+from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
 from kvguard.admission.retry import FadingSum, drain_seconds
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 
@@ -19,9 +21,21 @@ class TierChange:
     after: Tier
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingReview:
+    """What is new about a backend's sizing: thresholds judged otherwise than before, and a block rule that is off."""
+
+    verdicts: tuple[ThresholdVerdict, ...] = ()
+    misfit: RuleFit | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Backend:
-    """A model server and everything decided about it. `bytes_per_token` is known when the model's geometry is."""
+    """A model server and everything decided about it.
+
+    `max_num_seqs` is how many sequences the engine runs at once, where that is known; `verdicts` and `rule_fit` are as
+    of the last review.
+    """
 
     name: str
     url: str
@@ -31,7 +45,10 @@ class Backend:
     tier: TierState = field(default_factory=lambda: TierState(Tier.NORMAL, 0.0))
     context_tokens: int | None = None
     models: frozenset[str] = frozenset()
-    bytes_per_token: int | None = None
+    max_num_seqs: int | None = None
+    seen: SeenSizes = field(default_factory=SeenSizes)
+    verdicts: tuple[ThresholdVerdict, ...] = ()
+    rule_fit: RuleFit | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -53,7 +70,7 @@ class Backend:
             wait = drain_seconds(
                 self.ledger.courses(occupancy.lengths),
                 needed_blocks=needed_blocks,
-                block_size=occupancy.capacity.block_size,
+                rule=occupancy.capacity.rule,
                 tokens_per_second=pace,
             )
             if wait is not None:
@@ -61,20 +78,41 @@ class Backend:
         rate = self.freed_blocks.per_second(now)
         return needed_blocks / rate if rate > 0 else None
 
+    def tier_at(self, policy: TierPolicy, now: float) -> TierState:
+        """The tier that is in force once it is brought up to date."""
+        ratios = self.occupancy.ratios(now)
+        return self.tier if ratios is None else next_tier(self.tier, ratios, policy, now)
+
     def retier(self, policy: TierPolicy, now: float) -> TierChange | None:
         """Bring the tier up to date; the change, if there was one."""
-        ratios = self.occupancy.ratios(now)
-        if ratios is None:
-            return None
-        before, self.tier = self.tier, next_tier(self.tier, ratios, policy, now)
+        before, self.tier = self.tier, self.tier_at(policy, now)
         if before.tier is self.tier.tier:
             return None
         return TierChange(backend=self.name, before=before.tier, after=self.tier.tier)
 
+    def note(self, demand: Demand) -> None:
+        """Remember how large a request was, whatever was decided on it."""
+        if self.occupancy.capacity is not None:
+            self.seen.add(demand, self.occupancy.capacity.rule)
+
+    def review(self, policy: TierPolicy) -> SizingReview:
+        """Judge the thresholds and the block rule anew; what has changed since the last time."""
+        capacity = self.occupancy.capacity
+        if capacity is None:
+            return SizingReview()
+        said, fitted = {verdict.key for verdict in self.verdicts}, self.rule_fit
+        self.verdicts = threshold_verdicts(
+            capacity, policy, self.seen, max_num_seqs=self.max_num_seqs, context_tokens=self.context_tokens
+        )
+        self.rule_fit = rule_fit(capacity, self.context_tokens)
+        changed = tuple(verdict for verdict in self.verdicts if verdict.key not in said)
+        new_misfit = self.rule_fit is not None and not self.rule_fit.fits and self.rule_fit != fitted
+        return SizingReview(verdicts=changed, misfit=self.rule_fit if new_misfit else None)
+
     def reserve(self, demand: Demand, now: float) -> Reservation:
         """Enter an admitted request; without a known block size it is counted in tokens."""
         capacity = self.occupancy.capacity
-        return self.ledger.reserve(demand, block_size=capacity.block_size if capacity else 1, now=now)
+        return self.ledger.reserve(demand, rule=capacity.rule if capacity else BlockRule.plain(1), now=now)
 
     def learn(self, demand: Demand, completion_tokens: int) -> None:
         """Remember how long an answer got; tokens are summed over its sequences.

@@ -1,17 +1,21 @@
-"""The admin port: metrics, liveness, readiness. Saturation is neither death nor unreadiness."""
+"""The admin port: metrics, liveness, readiness, explanations. Saturation is neither death nor unreadiness."""
 
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import FastAPI, Header, Response
+from fastapi import FastAPI, Header, Query, Request, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.proxy.controller import Controller
+from kvguard.proxy.exchange import ClientGone
+from kvguard.proxy.explain import ExplainPort
 
 
-def create_admin(controller: Controller, registry: CollectorRegistry, now: Callable[[], float]) -> FastAPI:
+def create_admin(
+    controller: Controller, registry: CollectorRegistry, now: Callable[[], float], explain: ExplainPort
+) -> FastAPI:
     """The admin application."""
     app = FastAPI(title="kvguard admin", docs_url="/docs", redoc_url=None)
 
@@ -39,5 +43,15 @@ def create_admin(controller: Controller, registry: CollectorRegistry, now: Calla
         """Prometheus or OpenMetrics text, as asked for."""
         encode, content_type = choose_encoder(accept)
         return Response(encode(registry), media_type=content_type)
+
+    @app.post("/debug/explain")
+    async def debug_explain(request: Request, route: Annotated[str | None, Query()] = None) -> Response:
+        """What would happen to the request in the body, and why. Nothing is forwarded, reserved or counted."""
+        try:
+            answer = await explain.answer(request.scope, request.receive, route)
+        except ClientGone:
+            return Response(status_code=400)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+        return Response(answer.body, answer.status, headers)
 
     return app

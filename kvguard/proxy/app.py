@@ -12,10 +12,11 @@ from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
 from kvguard.protocols import openai_chat, openai_completions
 from kvguard.protocols.openai_errors import error_body
+from kvguard.proxy.candidate import Route
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
 from kvguard.proxy.headers import to_upstream
-from kvguard.proxy.pipeline import Pipeline, PipelinePolicy, Route
+from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
 from kvguard.proxy.refusal import render
 from kvguard.proxy.relay import AnswerCut, Relay
 from kvguard.proxy.upstream import Upstream, UpstreamRequest

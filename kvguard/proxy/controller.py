@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from kvguard.admission.decision import (
     AdmissionPolicy,
     Admit,
+    Decision,
     Reject,
     blocks_until_open,
     decide,
@@ -31,6 +32,17 @@ _HOPE = (
 )
 
 DemandOf = Callable[[Backend], Demand]
+TierOn = Callable[[Backend], Tier]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """What one backend would do with a request while `base` is the tier in force there."""
+
+    backend: Backend
+    base: Tier
+    demand: Demand
+    decision: Decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +82,7 @@ class Controller:
     ) -> None:
         self.backends = tuple(backends)
         self.draining = False
-        self._policy = policy
+        self.policy = policy
         self._retry = retry
         self._rng = rng
         self._on_tier_change = on_tier_change
@@ -78,49 +90,69 @@ class Controller:
     def retier(self, now: float) -> None:
         """Bring every backend's tier up to date."""
         for backend in self.backends:
-            change = backend.retier(self._policy.tiers, now)
+            change = backend.retier(self.policy.tiers, now)
             if change is not None:
                 self._on_tier_change(change)
 
     def refuse_early(self, now: float) -> Refusal | None:
         """A refusal that holds for any request, before its body is read; None when it depends on the request."""
         self.retier(now)
+        early = self.early(now)
+        return None if early is None else self._refusal(*early, now)
+
+    def early(self, now: float, tier_on: TierOn | None = None) -> tuple[Backend | None, Reject] | None:
+        """Why any request at all is refused now, and by which backend; None when it depends. Changes nothing."""
+        tier_on = tier_on or _in_force
         if self.draining:
-            return self._refusal(None, Reject(tier=self.tier, reason=RejectReason.DRAINING, ratios=None), now)
-        rejects = []
+            tier = min(tier_on(backend) for backend in self.backends)
+            return None, Reject(tier=tier, reason=RejectReason.DRAINING, ratios=None)
+        rejects: list[tuple[Backend, Reject]] = []
         for backend in self._answering(self.backends, now):
-            blind = refuse_blind(backend.occupancy, self._policy, now)
-            full = backend.tier.tier is Tier.REJECT and not passes_blind(backend.occupancy, self._policy, now)
+            blind = refuse_blind(backend.occupancy, self.policy, now)
+            tier = tier_on(backend)
+            full = tier is Tier.REJECT and not passes_blind(backend.occupancy, self.policy, now)
             if blind is None and not full:
                 return None
             reason = blind or RejectReason.SATURATED
             ratios = backend.occupancy.ratios(now)
-            needed = blocks_until_open(backend.occupancy, self._policy, now)
-            reject = Reject(tier=backend.tier.tier, reason=reason, ratios=ratios, needed_blocks=needed)
-            rejects.append((backend, reject))
-        return self._refusal(*_most_hopeful(rejects), now)
+            needed = blocks_until_open(backend.occupancy, self.policy, now)
+            rejects.append((backend, Reject(tier=tier, reason=reason, ratios=ratios, needed_blocks=needed)))
+        return min(rejects, key=lambda pair: _hope(pair[1]))
+
+    def weigh(
+        self, demand_of: DemandOf, model: str | None, now: float, tier_on: TierOn | None = None
+    ) -> tuple[Weighed, ...]:
+        """What each backend that is asked would do with the request. Changes nothing."""
+        return tuple(
+            self._weighed(backend, demand_of(backend), (tier_on or _in_force)(backend), now)
+            for backend in self._answering(self._serving(model), now)
+        )
+
+    def _weighed(self, backend: Backend, demand: Demand, base: Tier, now: float) -> Weighed:
+        decision = decide(demand, base, backend.occupancy, self.policy, now)
+        return Weighed(backend=backend, base=base, demand=demand, decision=decision)
+
+    def choose(self, weighed: Sequence[Weighed], now: float) -> Weighed:
+        """The backend the request fills least, or the most hopeful refusal when none takes it."""
+        admits = [(each, each.decision) for each in weighed if isinstance(each.decision, Admit)]
+        if not admits:
+            rejects = [(each, each.decision) for each in weighed if isinstance(each.decision, Reject)]
+            return min(rejects, key=lambda pair: _hope(pair[1]))[0]
+        if len(admits) == 1:
+            return admits[0][0]
+        return min(admits, key=lambda pair: self._load(pair[0].backend, pair[1], now))[0]
 
     def admit(self, demand_of: DemandOf, model: str | None, now: float) -> Admission | Refusal:
         """Reserve on the backend the request fills least, or say why none takes it."""
         self.retier(now)
-        admits: list[tuple[Backend, Admit]] = []
-        rejects: list[tuple[Backend, Reject]] = []
-        for backend in self._answering(self._serving(model), now):
-            demand = demand_of(backend)
-            decision = decide(demand, backend.tier.tier, backend.occupancy, self._policy, now)
-            if isinstance(decision, Admit):
-                admits.append((backend, decision))
-            else:
-                rejects.append((backend, decision))
-        if not admits:
-            backend, reject = _most_hopeful(rejects)
-            blocks = _blocks(demand_of(backend), backend)
+        chosen = self.choose(self.weigh(demand_of, model, now), now)
+        backend, decision = chosen.backend, chosen.decision
+        backend.note(chosen.demand)
+        if isinstance(decision, Reject):
+            blocks = _blocks(chosen.demand, backend)
             backend.refused_blocks.add(blocks, now)
-            return replace(self._refusal(backend, reject, now), predicted_blocks=blocks)
-        backend, admit = (
-            min(admits, key=lambda pair: self._load(pair[0], pair[1], now)) if len(admits) > 1 else admits[0]
-        )
-        return Admission(backend=backend, reservation=backend.reserve(admit.demand, now), decision=admit)
+            return replace(self._refusal(backend, decision, now), predicted_blocks=blocks)
+        return Admission(backend=backend, reservation=backend.reserve(decision.demand, now), decision=decision)
 
     def settle(self, admission: Admission, *, completion_tokens: int, now: float) -> None:
         """End a reservation whose answer is whole, and learn from its length (summed over its sequences)."""
@@ -152,22 +184,29 @@ class Controller:
 
     def _load(self, backend: Backend, admit: Admit, now: float) -> tuple[int, float]:
         ratios = backend.occupancy.ratios(now, admit.demand)
-        return admit.tier, 0.0 if ratios is None else self._policy.tiers.reject.ratio(ratios)
+        return admit.tier, 0.0 if ratios is None else self.policy.tiers.reject.ratio(ratios)
+
+    def retry_bounds(self, backend: Backend | None, reject: Reject, now: float) -> tuple[float, float] | None:
+        """Least and most seconds of the `Retry-After` such a refusal is given; None: never."""
+        least = self._wait(backend, reject, now, replace(self._retry, spread=0.0), random.Random(0))
+        return None if least is None else (least, least * (1 + self._retry.spread))
+
+    def _wait(
+        self, backend: Backend | None, reject: Reject, now: float, policy: RetryPolicy, rng: random.Random
+    ) -> float | None:
+        if reject.reason is RejectReason.SATURATED and backend is not None:
+            return retry_after_seconds(backend.drain_seconds(reject.needed_blocks, now), policy=policy, rng=rng)
+        # Nothing has to drain: whatever is wrong may be over at any time.
+        return retry_after_seconds(0.0, policy=policy, rng=rng) if reject.reason.retryable else None
 
     def _refusal(self, backend: Backend | None, reject: Reject, now: float) -> Refusal:
-        wait = None
-        if reject.reason is RejectReason.SATURATED and backend is not None:
-            expected = backend.drain_seconds(reject.needed_blocks, now)
-            wait = retry_after_seconds(expected, policy=self._retry, rng=self._rng)
-        elif reject.reason.retryable:  # nothing has to drain: whatever is wrong may be over at any time
-            wait = retry_after_seconds(0.0, policy=self._retry, rng=self._rng)
         return Refusal(
             reason=reject.reason,
             tier=reject.tier,
             message=MESSAGES[reject.reason],
             backend=backend.name if backend else "",
             ratios=reject.ratios,
-            retry_after_seconds=wait,
+            retry_after_seconds=self._wait(backend, reject, now, self._retry, self._rng),
         )
 
 
@@ -184,8 +223,13 @@ MESSAGES = {
 
 def _blocks(demand: Demand, backend: Backend) -> int:
     capacity = backend.occupancy.capacity
-    return demand.reserved_blocks(capacity.block_size) if capacity else 0
+    return demand.reserved_blocks(capacity.rule) if capacity else 0
 
 
-def _most_hopeful(rejects: Sequence[tuple[Backend, Reject]]) -> tuple[Backend, Reject]:
-    return min(rejects, key=lambda pair: (_HOPE.index(pair[1].reason), pair[1].needed_blocks))
+def _in_force(backend: Backend) -> Tier:
+    return backend.tier.tier
+
+
+def _hope(reject: Reject) -> tuple[int, float]:
+    """Sorts refusals by how soon they may pass."""
+    return _HOPE.index(reject.reason), reject.needed_blocks

@@ -5,33 +5,25 @@ reservation ends in the outermost `finally`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted, UpstreamUnreachable
-from kvguard.pool.backend import Backend
 from kvguard.protocols.request import InferenceRequest, Rewritten, rewrite
+from kvguard.proxy.candidate import Candidate, CandidatePolicy, Route, counted, read_request
 from kvguard.proxy.controller import MESSAGES, Admission, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
-from kvguard.proxy.headers import DEGRADED, OPT_OUT, TIER, find, to_upstream
-from kvguard.proxy.refusal import render
+from kvguard.proxy.headers import DEGRADED, TIER, to_upstream
+from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay, Relayed
 from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
 from kvguard.telemetry.reporter import Reporter
-from kvguard.tokenization.counter import PromptCounter, TokenCount
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """A generating route: its label, which is also its path, and how its bodies are read."""
-
-    path: str
-    parse: Callable[[bytes], InferenceRequest]
+from kvguard.tokenization.counter import PromptCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +31,10 @@ class PipelinePolicy:
     """What the path itself needs to know of the settings."""
 
     max_body_bytes: int = 16 * 1024 * 1024
-    assumed_output_tokens: int = 512
     retry_after_seconds: float = 1.0
-    reasoning_models: frozenset[str] = frozenset()
-    allow_opt_out: bool = False
     statuses: Mapping[RejectReason, int] = dataclasses.field(default_factory=dict)
     patience: Patience = dataclasses.field(default_factory=Patience)
+    candidates: CandidatePolicy = dataclasses.field(default_factory=CandidatePolicy)
 
 
 class Pipeline:
@@ -74,12 +64,12 @@ class Pipeline:
             return
         try:
             body = await exchange.read_body(self._policy.max_body_bytes)
-            request = self._with_traits(route.parse(body), exchange)
+            request = read_request(route, body, exchange.headers, self._policy.candidates)
         except BodyTooLarge:
-            await self.refuse(exchange, route.path, self._body_too_large())
+            await self.refuse(exchange, route.path, body_too_large(self._policy.max_body_bytes, self._controller.tier))
             return
         except InvalidRequest as error:
-            await self.refuse(exchange, route.path, self._invalid(error))
+            await self.refuse(exchange, route.path, invalid_request(error, self._controller.tier))
             return
         # The answer may end only outside the scope: once it has ended, the server reports the client as gone.
         async with exchange.watch():
@@ -111,44 +101,27 @@ class Pipeline:
         )
         return render(refusal, self._policy.statuses)
 
-    def _with_traits(self, request: InferenceRequest, exchange: Exchange) -> InferenceRequest:
-        traits = set(request.traits)
-        if request.model in self._policy.reasoning_models:
-            traits.add(Trait.REASONING)
-        if self._policy.allow_opt_out and find(exchange.headers, OPT_OUT) == b"none":
-            traits.add(Trait.OPTED_OUT)
-        return dataclasses.replace(request, traits=frozenset(traits))
-
     async def _admit_and_forward(
         self, exchange: Exchange, route: Route, request: InferenceRequest
     ) -> WholeAnswer | None:
         """What is left to answer; None when the answer only lacks its end."""
-        count = await self._count(request)
+        candidate = await self._counted(request)
         now = self._clock.now()
-
-        def demand_of(backend: Backend) -> Demand:
-            return request.demand(
-                count.prompts,
-                context_tokens=backend.context_tokens,
-                assumed_output_tokens=self._policy.assumed_output_tokens,
-                estimated=count.estimated,
-            )
-
-        outcome = self._controller.admit(demand_of, request.model, now)
+        outcome = self._controller.admit(candidate.demand_on, request.model, now)
         self._reporter.decided(self._clock.now() - now)
         if isinstance(outcome, Refusal):
-            return self._refused(exchange, route.path, outcome, demand_of(self._controller.backends[0]))
-        work = _Work(exchange, route, request, demand_of(outcome.backend), outcome)
+            return self._refused(exchange, route.path, outcome, candidate.demand_on(self._controller.backends[0]))
+        work = _Work(exchange, route, request, candidate.demand_on(outcome.backend), outcome)
         try:
             return await self._forward(work)
         finally:
             self._controller.release(outcome, now=self._clock.now())
 
-    async def _count(self, request: InferenceRequest) -> TokenCount:
+    async def _counted(self, request: InferenceRequest) -> Candidate:
         began = self._clock.now()
-        count = await self._counter.count(request)
-        self._reporter.counted(count.source.value, self._clock.now() - began)
-        return count
+        candidate = await counted(request, self._counter, self._policy.candidates)
+        self._reporter.counted(candidate.count.source.value, self._clock.now() - began)
+        return candidate
 
     async def _forward(self, work: "_Work") -> WholeAnswer | None:
         rewritten = rewrite(work.request, work.admission.decision.degradation)
@@ -215,22 +188,6 @@ class Pipeline:
         )
         return render(refusal, self._policy.statuses)
 
-    def _body_too_large(self) -> Refusal:
-        limit = self._policy.max_body_bytes
-        return Refusal(
-            reason=RejectReason.BODY_TOO_LARGE,
-            tier=self._controller.tier,
-            message=f"The request body is larger than {limit} bytes.",
-        )
-
-    def _invalid(self, error: InvalidRequest) -> Refusal:
-        return Refusal(
-            reason=RejectReason.INVALID_REQUEST,
-            tier=self._controller.tier,
-            message=f"Invalid request: {error.message}.",
-            param=error.param,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _Work:
@@ -271,7 +228,7 @@ class _Work:
             prompt_tokens=asked.prompt_tokens,
             requested_tokens=requested,
             trimmed_tokens=requested - given.sequences * given.expected_output,
-            blocks=given.reserved_blocks(self.admission.reservation.block_size),
+            blocks=given.reserved_blocks(self.admission.reservation.rule),
             changes=rewritten.changes,
             ratios=decision.ratios,
         )

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 
 from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier
+from kvguard.errors import InvalidRequest
 from kvguard.protocols.openai_errors import error_body
 from kvguard.proxy.controller import Refusal
 from kvguard.proxy.exchange import WholeAnswer
@@ -28,6 +30,18 @@ STATUS = {
 def error_kind(reason: RejectReason) -> str:
     """The class of error a client may branch on: its own fault, or the server's state."""
     return "overloaded_error" if reason.retryable else "invalid_request_error"
+
+
+def invalid_request(error: InvalidRequest, tier: Tier) -> Refusal:
+    """The refusal of a body that cannot be read."""
+    reason, message = RejectReason.INVALID_REQUEST, f"Invalid request: {error.message}."
+    return Refusal(reason=reason, tier=tier, message=message, param=error.param)
+
+
+def body_too_large(limit: int, tier: Tier) -> Refusal:
+    """The refusal of a body that is not read to its end."""
+    message = f"The request body is larger than {limit} bytes."
+    return Refusal(reason=RejectReason.BODY_TOO_LARGE, tier=tier, message=message)
 
 
 def render(refusal: Refusal, statuses: Mapping[RejectReason, int]) -> WholeAnswer:

@@ -7,11 +7,12 @@ import logging.handlers
 import queue
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from kvguard.admission.occupancy import Ratios
+from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, ThresholdVerdict
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import TierChange
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
@@ -163,6 +164,21 @@ class DecisionLog:
         if warned:
             self._write(logging.INFO, "telemetry", backend=backend, state="fresh")
 
+    def thresholds(self, backend: str, verdicts: Sequence[ThresholdVerdict]) -> None:
+        """Whether thresholds can be reached: a warning if one cannot, or if traffic as it is leaves no middle."""
+        level = logging.WARNING if any(map(_alarming, verdicts)) else logging.INFO
+        said = {verdict.tier.name.lower(): f"{verdict.state.value}: {verdict.why}" for verdict in verdicts}
+        self._write(level, "thresholds", backend=backend, **said)
+
+    def misfit(self, backend: str, fit: RuleFit, *, geometry: bool) -> None:
+        """The block rule is not the engine's."""
+        remedy = "the geometry does not match the engine" if geometry else "set backends[].geometry"
+        why = (
+            f"the engine holds {fit.engine_blocks:.1f} blocks for a request of its full context of "
+            f"{fit.context_tokens} tokens, the block rule says {fit.predicted_blocks:g}: {remedy}"
+        )
+        self._write(logging.WARNING, "block_rule", backend=backend, ratio=round(fit.ratio, 3), why=why)
+
     def fault(self, request_id: str, error: Exception) -> None:
         """An error of kvguard's own: its type and where, never what it says, which may quote a request."""
         frames = traceback.extract_tb(error.__traceback__)
@@ -172,6 +188,11 @@ class DecisionLog:
     def _write(self, level: int, event: str, **fields: object) -> None:
         present = {name: value for name, value in fields.items() if value is not None}
         self.logger.log(level, event, extra={"fields": present})
+
+
+def _alarming(verdict: ThresholdVerdict) -> bool:
+    single = verdict.state is ThresholdState.SINGLE_REQUEST and verdict.basis is Basis.SEEN
+    return single or verdict.state is ThresholdState.UNREACHABLE
 
 
 def rounded(ratios: Ratios | None) -> dict[str, float] | None:

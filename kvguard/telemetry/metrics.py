@@ -10,12 +10,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kvguard.admission.occupancy import TelemetryState
+from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import Backend, TierChange
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
 
 MODE = "enforce"
+THRESHOLDS = (Tier.TRIM, Tier.RESTRICT, Tier.REJECT)
 FAST = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 SLOW = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 
@@ -158,6 +160,12 @@ class PoolCollector(Collector):
                 "kvguard_scrape_age_seconds", "Age of the last good gauge", lambda b: b.occupancy.age_seconds(now)
             ),
             self._telemetry(now),
+            self._thresholds(),
+            self._per_backend(
+                "kvguard_block_rule_ratio",
+                "Blocks of a request of full context, by the block rule over by the engine; 1 is right",
+                lambda b: b.rule_fit.ratio if b.rule_fit else None,
+            ),
         )
 
     def _per_backend(self, name: str, text: str, value: Callable[[Backend], float | None]) -> Metric:
@@ -188,10 +196,12 @@ class PoolCollector(Collector):
 
     def _capacity_bytes(self) -> Metric:
         def size(backend: Backend) -> int | None:
-            tokens = _tokens(backend)
-            return tokens * backend.bytes_per_token if tokens and backend.bytes_per_token else None
+            capacity = backend.occupancy.capacity
+            return capacity.bytes if capacity else None
 
-        return self._per_backend("kvguard_kv_capacity_bytes", "Bytes of the KV cache; needs the model's geometry", size)
+        return self._per_backend(
+            "kvguard_kv_capacity_bytes", "Bytes of the KV cache on one GPU; needs the model's geometry", size
+        )
 
     def _demand(self, now: float) -> Metric:
         return self._per_backend(
@@ -218,7 +228,21 @@ class PoolCollector(Collector):
                 family.add_metric((backend.name, state.value), float(state is current))
         return family
 
+    def _thresholds(self) -> Metric:
+        family = GaugeMetricFamily(
+            "kvguard_threshold_state",
+            "1 for what is known of whether the threshold can be reached",
+            labels=("backend", "tier", "state"),
+        )
+        for backend in self._backends:
+            states = {verdict.tier: verdict.state for verdict in backend.verdicts}
+            for tier in THRESHOLDS:
+                for state in ThresholdState:
+                    current = states.get(tier, ThresholdState.UNKNOWN)
+                    family.add_metric((backend.name, tier.name.lower(), state.value), float(state is current))
+        return family
+
 
 def _tokens(backend: Backend) -> int | None:
     capacity = backend.occupancy.capacity
-    return capacity.blocks * capacity.block_size if capacity else None
+    return capacity.tokens if capacity else None

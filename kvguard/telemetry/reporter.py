@@ -1,7 +1,7 @@
 """Hands every event to the metrics and the log."""
 
 from kvguard.admission.occupancy import TelemetryState
-from kvguard.pool.backend import TierChange
+from kvguard.pool.backend import SizingReview, TierChange
 from kvguard.telemetry.events import DecisionEvent, EndEvent
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
@@ -46,6 +46,13 @@ class Reporter:
     def scraped(self, backend: str) -> None:
         """A scrape gave a gauge."""
         self._log.telemetry_recovered(backend)
+
+    def sizing(self, backend: str, review: SizingReview, *, geometry: bool) -> None:
+        """A backend's thresholds or its block rule are judged otherwise than before; `geometry` says it has one."""
+        if review.verdicts:
+            self._log.thresholds(backend, review.verdicts)
+        if review.misfit is not None:
+            self._log.misfit(backend, review.misfit, geometry=geometry)
 
     def fault(self, request_id: str, error: Exception) -> None:
         """kvguard itself failed on a request."""

@@ -2,6 +2,8 @@
 
 from hypothesis import strategies as st
 
+from kvguard.admission.blocks import BlockGroup, BlockRule
+from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.ledger import Ledger
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
@@ -9,6 +11,7 @@ from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 
 BLOCK = 16
+RULE = BlockRule.plain(BLOCK)
 
 
 def demand(*prompts: int, cap: int | None = 16, expected: int | None = None, **fields: object) -> Demand:
@@ -54,7 +57,9 @@ def learned_from(seen: list[tuple[int, int | None]]) -> OutputLengths:
 
 def unscraped(lengths: OutputLengths | None = None, **policy: object) -> Occupancy:
     """A backend nothing is known of yet, but perhaps how long its answers get."""
-    return Occupancy(OccupancyPolicy(**policy), Ledger(), learned() if lengths is None else lengths)
+    known = {"blocks": policy.pop("capacity_blocks", None), "block_size": policy.pop("block_size", None)}
+    capacity = CapacityPolicy(**known, layout_of=policy.pop("layout_of", None))
+    return Occupancy(OccupancyPolicy(capacity=capacity, **policy), Ledger(), learned() if lengths is None else lengths)
 
 
 def occupancy(
@@ -70,7 +75,7 @@ def occupancy(
     built = unscraped(lengths, **policy)
     built.observe(sample(foreign_ratio, blocks=blocks, waiting=waiting), asked_at=now)
     for one in held:
-        built.ledger.reserve(one, block_size=BLOCK, now=now)
+        built.ledger.reserve(one, rule=RULE, now=now)
     return built
 
 
@@ -88,4 +93,22 @@ def demands(draw: st.DrawFn, *, largest: int = 400) -> Demand:
         beams=draw(st.booleans()),
         fixed_length=draw(st.booleans()),
         traits=draw(st.frozensets(st.sampled_from(list(Trait)), max_size=1)),
+    )
+
+
+@st.composite
+def block_rules(draw: st.DrawFn) -> BlockRule:
+    """Any layout an engine may have: full, sliding, chunked and constant groups with blocks of any size."""
+    windows = st.integers(1, 300)
+    groups = st.one_of(
+        st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 3)),
+        st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 3), sliding_window=windows),
+        st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 3), attention_chunk_size=windows),
+    )
+    return BlockRule(
+        groups=tuple(draw(st.lists(groups, max_size=3))),
+        state_blocks=draw(st.integers(0, 2)),
+        spanning_state_blocks=draw(st.integers(0, 2)),
+        step_tokens=draw(st.integers(1, 300)),
+        lookahead_tokens=draw(st.sampled_from((0, 3))),
     )

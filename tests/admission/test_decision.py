@@ -25,6 +25,7 @@ from kvguard.admission.tiers import Tier, TierPolicy, tier_of
 from kvguard.admission.usage import UsageSample
 from tests.admission.build import (
     BLOCK,
+    RULE,
     answers,
     demand,
     demands,
@@ -237,7 +238,7 @@ def test_a_burst_is_stopped_by_the_ledger() -> None:
         decision = decided(demand(16, cap=16), load)
         decisions.append(isinstance(decision, Admit))
         if isinstance(decision, Admit):
-            load.ledger.reserve(decision.demand, block_size=BLOCK, now=0.0)
+            load.ledger.reserve(decision.demand, rule=RULE, now=0.0)
     assert decisions == [True] * 47 + [False] * 13
 
 
@@ -377,7 +378,7 @@ def test_only_an_open_door_lets_everything_pass(load: Occupancy, blind: BlindPol
 def test_an_open_door_changes_nothing(blind: Callable[[], Occupancy]) -> None:
     """Blind and OPEN: the request passes as it came, whatever the tier in force and the ledger say."""
     load = blind()
-    load.ledger.reserve(demand(100 * 16, cap=16), block_size=BLOCK, now=0.0)
+    load.ledger.reserve(demand(100 * 16, cap=16), rule=RULE, now=0.0)
     asked = demand(16, cap=1024, copies=4, beams=True)
     decision = admitted(asked, load, REJECT, replace(POLICY, blind=OPEN))
     assert decision == Admit(tier=NORMAL, demand=asked, degradation=Degradation(), ratios=load.ratios(0.0))
@@ -386,7 +387,7 @@ def test_an_open_door_changes_nothing(blind: Callable[[], Occupancy]) -> None:
 def test_a_stale_gauge_leaves_the_ledger_in_charge() -> None:
     """Under LEDGER what kvguard itself has admitted still fills the cache."""
     load = stale()
-    load.ledger.reserve(demand(94 * 16, cap=1, expected=0), block_size=BLOCK, now=0.0)
+    load.ledger.reserve(demand(94 * 16, cap=1, expected=0), rule=RULE, now=0.0)
     assert refused(demand(16, cap=16), load).reason is RejectReason.SATURATED
 
 
@@ -466,7 +467,7 @@ def test_what_is_admitted_fits(
     assert load.idle(0.0) or policy.tiers.reject.ratio(ratios) < policy.tiers.reject.enter
     assert decision.tier >= base
     assert decision.demand.prompts == asked.prompts
-    assert decision.demand.reserved_blocks(BLOCK) <= asked.reserved_blocks(BLOCK)
+    assert decision.demand.reserved_blocks(RULE) <= asked.reserved_blocks(RULE)
     cap = decision.degradation.output_cap
     assert decision.demand.output_cap == (asked.output_cap if cap is None else cap)
     assert cap is None or cap >= max(asked.min_tokens, degrade_policy.floor_tokens)

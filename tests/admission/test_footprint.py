@@ -2,39 +2,17 @@
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from kvguard.admission.footprint import Demand, blocks_for
-from tests.admission.build import demand, demands
+from kvguard.admission.blocks import BlockGroup, BlockRule, Surge
+from kvguard.admission.footprint import Demand
+from tests.admission.build import RULE, block_rules, demand, demands
 from tests.kit.properties import deterministic
-
-
-@pytest.mark.parametrize(
-    ("tokens", "block_size", "blocks"),
-    [
-        (0, 16, 0),
-        (1, 16, 1),
-        (15, 16, 1),
-        (16, 16, 1),
-        (17, 16, 2),
-        (31, 16, 2),
-        (32, 16, 2),
-        (33, 16, 3),
-        (5, 1, 5),
-        (1000 + 25, 128, 9),
-        (1000 + 24, 128, 8),
-        (1000 + 23, 128, 8),
-    ],
-)
-def test_a_sequence_holds_whole_blocks(tokens: int, block_size: int, blocks: int) -> None:
-    """A started block counts whole, and a full one is not yet two."""
-    assert blocks_for(tokens, block_size) == blocks
 
 
 @pytest.mark.parametrize(("prompt", "output", "blocks"), [(16, 17, 3), (1, 16, 2), (17, 16, 3), (33, 100, 9)])
 def test_a_reservation_is_prompt_plus_expected_output(prompt: int, output: int, blocks: int) -> None:
     """Prompt and output share their blocks: they are added before they are rounded."""
-    assert demand(prompt, cap=output).reserved_blocks(16) == blocks
+    assert demand(prompt, cap=output).reserved_blocks(RULE) == blocks
 
 
 @pytest.mark.parametrize(
@@ -61,15 +39,15 @@ def test_every_prompt_and_every_copy_counts(
     asked = Demand(prompts=prompts, copies=copies, output_cap=cap, asked_cap=cap, expected_output=cap)
     assert asked.sequences == sequences
     assert asked.prompt_tokens == prompt_tokens
-    assert asked.prompt_blocks(16) == prompt_blocks
-    assert asked.reserved_blocks(16) == reserved_blocks
+    assert asked.prompt_blocks(RULE) == prompt_blocks
+    assert asked.reserved_blocks(RULE) == reserved_blocks
 
 
 @pytest.mark.parametrize(("prompts", "blocks"), [((), 0), ((16,), 1), ((17,), 2), ((1, 33, 16), 3)])
 def test_the_largest_prompt_decides_what_can_run(prompts: tuple[int, ...], blocks: int) -> None:
     """Only the longest prompt counts, in blocks of one sequence, whatever the number of copies."""
     asked = Demand(prompts=prompts, copies=7, output_cap=1, asked_cap=1, expected_output=1)
-    assert asked.largest_prompt_blocks(16) == blocks
+    assert asked.largest_prompt_blocks(RULE) == blocks
 
 
 @pytest.mark.parametrize(
@@ -95,11 +73,19 @@ def test_one_sequence_keeps_every_prompt() -> None:
 
 
 @deterministic
-@given(asked=demands(), block_size=st.integers(1, 40))
-def test_blocks_are_those_of_the_sequences_one_by_one(asked: Demand, block_size: int) -> None:
-    """Prompt and reserved blocks equal a count over each sequence's tokens, block by block."""
+@given(asked=demands(), rule=block_rules())
+def test_blocks_are_those_of_the_sequences_one_by_one(asked: Demand, rule: BlockRule) -> None:
+    """Prompt, surge and reserved blocks equal a count over each sequence's tokens by the rule."""
     lengths = [tokens for tokens in asked.prompts for _ in range(asked.copies)]
     assert len(lengths) == asked.sequences
-    assert asked.prompt_blocks(block_size) == sum(len(range(0, tokens, block_size)) for tokens in lengths)
-    ends = [tokens + asked.expected_output for tokens in lengths]
-    assert asked.reserved_blocks(block_size) == sum(len(range(0, tokens, block_size)) for tokens in ends)
+    assert asked.prompt_blocks(rule) == sum(rule.reached_blocks(tokens) for tokens in lengths)
+    assert asked.reserved_blocks(rule) == sum(rule.reached_blocks(n + asked.expected_output) for n in lengths)
+    assert asked.surge(rule).blocks == sum(rule.surge(tokens).blocks for tokens in lengths)
+
+
+def test_a_prefill_surges_only_where_layers_forget() -> None:
+    """With full attention the prompt's blocks are all there is; a window holds more while the prompt is computed."""
+    windowed = BlockRule(groups=(BlockGroup(block_size=16, sliding_window=32),), step_tokens=160)
+    assert demand(320, 16, copies=2).surge(RULE) == Surge()
+    # ceil((160 + 160) / 16) - (160 - 32 + 1) // 16 = 12 in the second step, 3 afterwards; 16 tokens never surge
+    assert demand(320, 16, copies=2).surge(windowed) == Surge(2 * 9, 2)

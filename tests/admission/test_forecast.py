@@ -4,25 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Course, courses_of, peak_blocks, remaining_output
-from tests.admission.build import answers, demand, demands, learned, learned_from
+from tests.admission.build import RULE, answers, block_rules, demand, demands, learned, learned_from
 from tests.kit.properties import deterministic
 
-courses = st.lists(st.builds(Course, st.integers(0, 150), st.integers(0, 80), st.integers(1, 4)), max_size=12)
+courses = st.lists(st.builds(Course, st.integers(1, 150), st.integers(0, 80), st.integers(1, 4)), max_size=12)
 
 
-def grown(course: Course, step: int, block_size: int) -> int:
+def grown(course: Course, step: int, rule: BlockRule) -> int:
     """Blocks of a course after `step` steps; nothing once it has ended."""
     if step > course.remaining:
         return 0
-    return course.copies * len(range(0, course.tokens + step, block_size))
+    return course.copies * rule.reached_blocks(course.tokens + step)
 
 
-def simulated_peak(running: list[Course], block_size: int) -> int:
+def simulated_peak(running: list[Course], rule: BlockRule) -> int:
     """Let every sequence grow a token a step and free everything after its last; the most ever held."""
     last = max((course.remaining for course in running), default=0)
-    return max(sum(grown(course, step, block_size) for course in running) for step in range(last + 1))
+    return max(sum(grown(course, step, rule) for course in running) for step in range(last + 1))
 
 
 @pytest.mark.parametrize(
@@ -47,47 +48,47 @@ def simulated_peak(running: list[Course], block_size: int) -> int:
 )
 def test_peaks_of_blocks_of_sixteen(running: list[Course], peak: int) -> None:
     """The peak is what is held at the worst moment, with what ends before it gone."""
-    assert peak_blocks(running, 16) == peak
+    assert peak_blocks(running, RULE) == peak
 
 
 @deterministic
-@given(running=courses, block_size=st.integers(1, 40))
-def test_the_peak_is_that_of_the_simulation(running: list[Course], block_size: int) -> None:
-    """The formula gives exactly what growing every sequence step by step gives, for any block size."""
-    assert peak_blocks(running, block_size) == simulated_peak(running, block_size)
+@given(running=courses, rule=block_rules())
+def test_the_peak_is_that_of_the_simulation(running: list[Course], rule: BlockRule) -> None:
+    """The formula gives exactly what growing every sequence step by step gives, for any layout of groups."""
+    assert peak_blocks(running, rule) == simulated_peak(running, rule)
 
 
 @deterministic
-@given(running=courses, more=courses, block_size=st.integers(1, 40))
-def test_more_sequences_never_lower_the_peak(running: list[Course], more: list[Course], block_size: int) -> None:
+@given(running=courses, more=courses, rule=block_rules())
+def test_more_sequences_never_lower_the_peak(running: list[Course], more: list[Course], rule: BlockRule) -> None:
     """The peak of a set is at least the peak of any part, and at most the sum of the parts' peaks."""
-    together = peak_blocks([*running, *more], block_size)
-    assert together >= peak_blocks(running, block_size)
-    assert together <= peak_blocks(running, block_size) + peak_blocks(more, block_size)
+    together = peak_blocks([*running, *more], rule)
+    assert together >= peak_blocks(running, rule)
+    assert together <= peak_blocks(running, rule) + peak_blocks(more, rule)
 
 
 @deterministic
-@given(running=courses, index=st.integers(0, 11), extra=st.integers(0, 50), block_size=st.integers(1, 40))
-def test_a_longer_answer_never_lowers_the_peak(running: list[Course], index: int, extra: int, block_size: int) -> None:
+@given(running=courses, index=st.integers(0, 11), extra=st.integers(0, 50), rule=block_rules())
+def test_a_longer_answer_never_lowers_the_peak(running: list[Course], index: int, extra: int, rule: BlockRule) -> None:
     """Letting one sequence run longer holds its blocks at least as long."""
     longer = [
         Course(course.tokens, course.remaining + extra, course.copies) if number == index else course
         for number, course in enumerate(running)
     ]
-    assert peak_blocks(longer, block_size) >= peak_blocks(running, block_size)
+    assert peak_blocks(longer, rule) >= peak_blocks(running, rule)
 
 
 @deterministic
-@given(running=courses, block_size=st.integers(1, 40))
-def test_copies_count_like_sequences_of_their_own(running: list[Course], block_size: int) -> None:
+@given(running=courses, rule=block_rules())
+def test_copies_count_like_sequences_of_their_own(running: list[Course], rule: BlockRule) -> None:
     """Equal sequences as one course or as many give the same peak."""
     spread = [Course(course.tokens, course.remaining) for course in running for _ in range(course.copies)]
-    assert peak_blocks(spread, block_size) == peak_blocks(running, block_size)
+    assert peak_blocks(spread, rule) == peak_blocks(running, rule)
 
 
 def test_the_copies_of_a_request_cost_nothing_to_forecast() -> None:
     """A thousand prompts with the most copies a request may ask for are one course each, not seventeen million."""
-    assert peak_blocks([Course(1, 1, 16384)] * 1024, 16) == 1024 * 16384
+    assert peak_blocks([Course(1, 1, 16384)] * 1024, RULE) == 1024 * 16384
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Course
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
-from tests.admission.build import BLOCK, demand, demands, learned
+from tests.admission.build import RULE, demand, demands, learned
 from tests.kit.properties import deterministic
 
 SETTLED, RELEASED = ReservationState.SETTLED, ReservationState.RELEASED
 
 
 def reserve(ledger: Ledger, asked: Demand, *, now: float = 0.0) -> Reservation:
-    return ledger.reserve(asked, block_size=BLOCK, now=now)
+    return ledger.reserve(asked, rule=RULE, now=now)
 
 
 def held_by(reservation: Reservation) -> int:
     """The blocks of one reservation, counted from scratch."""
     demand, produced = reservation.demand, reservation.produced
-    return demand.copies * sum(-(-(tokens + produced) // reservation.block_size) for tokens in demand.prompts)
+    return demand.copies * sum(-(-(tokens + produced) // reservation.rule.block_size) for tokens in demand.prompts)
 
 
 def totals(ledger: Ledger) -> tuple[int, int, int, int]:
@@ -166,9 +167,9 @@ def test_endings_are_forgotten_in_time(now: float, blocks: int) -> None:
 def test_a_block_size_learned_later_counts_for_what_is_live(block_size: int, held: int, reserved: int) -> None:
     """What was entered in single tokens is counted in the engine's blocks, with what it has produced by then."""
     ledger = Ledger()
-    reservation = ledger.reserve(demand(16, cap=26), block_size=1, now=0.0)
+    reservation = ledger.reserve(demand(16, cap=26), rule=BlockRule.plain(1), now=0.0)
     ledger.progress(reservation, 10)
-    ledger.recount(block_size)
+    ledger.recount(BlockRule.plain(block_size))
     assert (ledger.held_blocks, ledger.reserved_blocks) == (held, reserved)
     ledger.progress(reservation, 10)
     assert ledger.held_blocks == held

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvguard.admission.blocks import BlockGroup, BlockRule, PoolLayout
+from kvguard.admission.capacity import Capacity
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
 from kvguard.admission.occupancy import (
-    Capacity,
     EngineRule,
     Occupancy,
     Ratios,
@@ -19,7 +20,7 @@ from kvguard.admission.occupancy import (
 )
 from kvguard.admission.usage import UsageSample
 from tests.admission.build import (
-    BLOCK,
+    RULE,
     answers,
     demand,
     demands,
@@ -73,18 +74,20 @@ def ratios_at(built: Occupancy, now: float = 0.0, candidate: Demand | None = Non
 )
 def test_capacity(scraped: UsageSample, policy: dict, capacity: tuple[int, int, int] | None) -> None:
     """The sum over engines, each of which must have said it, unless the operator did; the largest bounds a prompt."""
-    expected = capacity and Capacity(blocks=capacity[0], largest_engine_blocks=capacity[1], block_size=capacity[2])
+    expected = capacity and Capacity(
+        blocks=capacity[0], largest_engine_blocks=capacity[1], layout=PoolLayout.plain(capacity[2])
+    )
     assert observed(scraped, **policy).capacity == expected
 
 
 def test_the_operators_capacity_is_known_before_the_first_scrape() -> None:
     """Both values overridden need no engine; a page without values changes nothing."""
     built = unscraped(capacity_blocks=50, block_size=32)
-    assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
+    assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, layout=PoolLayout.plain(32))
     assert built.observed_ratio() is None
     assert ratios_at(built) == Ratios(observed=None, projected=0.0, reserved=0.0, peak=0.0)
     built.observe(UsageSample(), asked_at=0.0)
-    assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, block_size=32)
+    assert built.capacity == Capacity(blocks=50, largest_engine_blocks=50, layout=PoolLayout.plain(32))
 
 
 @pytest.mark.parametrize("policy", [{}, {"capacity_blocks": 50}, {"block_size": 32}])
@@ -100,7 +103,7 @@ def test_a_page_without_capacity_keeps_the_last_known() -> None:
     """What an engine once said of its size holds until it says otherwise."""
     built = observed(sample(0.5))
     built.observe(sample(0.5, blocks=None), asked_at=1.0)
-    assert built.capacity == Capacity(blocks=100, largest_engine_blocks=100, block_size=16)
+    assert built.capacity == Capacity(blocks=100, largest_engine_blocks=100, layout=PoolLayout.plain(16))
     assert ratios_at(built, 1.0).observed == 0.5
 
 
@@ -117,7 +120,7 @@ def test_a_gauge_before_any_capacity_is_fresh_and_yields_no_ratio() -> None:
 def test_the_ledger_counts_in_the_blocks_of_the_engine_once_they_are_known() -> None:
     """A request entered before the first scrape, in single tokens, holds its blocks after it."""
     built = unscraped()
-    built.ledger.reserve(demand(32), block_size=1, now=0.0)
+    built.ledger.reserve(demand(32), rule=BlockRule.plain(1), now=0.0)
     built.observe(sample(0.0), asked_at=1.0)
     assert built.ledger.held_blocks == 2
 
@@ -246,7 +249,7 @@ def test_a_signal_is_read_by_its_name(signal: Signal) -> None:
 def test_a_stale_gauge_leaves_the_ledger_alone() -> None:
     """Once stale, neither foreign load nor the queue counts, and observed is unknown."""
     built = observed(sample(0.5, waiting=3), scrapes=2)
-    built.ledger.reserve(demand(160, cap=160), block_size=BLOCK, now=1.0)
+    built.ledger.reserve(demand(160, cap=160), rule=RULE, now=1.0)
     assert ratios_at(built, 5.0) == Ratios(observed=0.85, projected=0.85, reserved=0.85, peak=0.85)
     assert ratios_at(built, 5.1) == Ratios(observed=None, projected=0.10, reserved=0.20, peak=0.20)
 
@@ -294,7 +297,7 @@ def test_a_queue_that_only_one_scrape_shows_does_not_count() -> None:
 def after_a_scrape(*, started: float, ended: float | None, asked_at: float, gauge: float = 0.5) -> Occupancy:
     """A backend on which one request of ten blocks came and perhaps went around a scrape."""
     built = unscraped(aftermath_seconds=0.2)
-    reservation = built.ledger.reserve(demand(160), block_size=BLOCK, now=started)
+    reservation = built.ledger.reserve(demand(160), rule=RULE, now=started)
     if ended is not None:
         built.ledger.end(reservation, ReservationState.SETTLED, now=ended)
     built.observe(sample(gauge), asked_at=asked_at)
@@ -336,7 +339,7 @@ def test_foreign_is_never_negative() -> None:
 def test_foreign_load_stays_as_the_last_scrape_left_it() -> None:
     """Between scrapes only the ledger moves the projection."""
     built = occupancy(0.5, now=0.0)
-    reservation = built.ledger.reserve(demand(160), block_size=BLOCK, now=1.0)
+    reservation = built.ledger.reserve(demand(160), rule=RULE, now=1.0)
     assert ratios_at(built, 1.0).projected == 0.6
     built.ledger.end(reservation, ReservationState.SETTLED, now=2.0)
     assert ratios_at(built, 2.0).projected == 0.5
@@ -370,7 +373,7 @@ def test_foreign_load_stays_as_the_last_scrape_left_it() -> None:
 def test_growth_only_the_gauge_shows(held: list[Demand], gauge: float, produced: list[int], foreign: float) -> None:
     """What the gauge shows beyond the ledger is output of answers that are not streamed, as far as they may get."""
     built = occupancy()
-    running = [built.ledger.reserve(one, block_size=BLOCK, now=1.0) for one in held]
+    running = [built.ledger.reserve(one, rule=RULE, now=1.0) for one in held]
     built.observe(sample(gauge), asked_at=2.0)
     assert [reservation.produced for reservation in running] == produced
     assert built.foreign_blocks == pytest.approx(foreign)
@@ -379,7 +382,7 @@ def test_growth_only_the_gauge_shows(held: list[Demand], gauge: float, produced:
 def test_growth_is_not_that_of_a_request_the_scrape_cannot_have_seen() -> None:
     """A request begun after the scrape was asked for has not grown in it."""
     built = occupancy()
-    late = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=2.0)
+    late = built.ledger.reserve(demand(160, cap=100, streamed=False), rule=RULE, now=2.0)
     built.observe(sample(0.05), asked_at=2.0)
     assert (late.produced, built.foreign_blocks) == (0, 5.0)
 
@@ -387,8 +390,8 @@ def test_growth_is_not_that_of_a_request_the_scrape_cannot_have_seen() -> None:
 def test_growth_is_not_what_is_being_freed() -> None:
     """Blocks of an answer that has just ended explain the gauge before any growth does."""
     built = occupancy()
-    ended = built.ledger.reserve(demand(32), block_size=BLOCK, now=1.0)
-    running = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=1.0)
+    ended = built.ledger.reserve(demand(32), rule=RULE, now=1.0)
+    running = built.ledger.reserve(demand(160, cap=100, streamed=False), rule=RULE, now=1.0)
     built.ledger.end(ended, ReservationState.SETTLED, now=2.0)
     built.observe(sample(0.13), asked_at=2.0)
     assert (running.produced, built.foreign_blocks) == (16, 0.0)
@@ -397,7 +400,7 @@ def test_growth_is_not_what_is_being_freed() -> None:
 def test_growth_adds_up_over_scrapes() -> None:
     """What one scrape has attributed the next does not attribute again."""
     built = occupancy()
-    reservation = built.ledger.reserve(demand(160, cap=100, streamed=False), block_size=BLOCK, now=1.0)
+    reservation = built.ledger.reserve(demand(160, cap=100, streamed=False), rule=RULE, now=1.0)
     for now, gauge in enumerate((0.11, 0.11, 0.12), 2):
         built.observe(sample(gauge), asked_at=float(now))
     assert (reservation.produced, built.foreign_blocks) == (32, 0.0)
@@ -406,7 +409,7 @@ def test_growth_adds_up_over_scrapes() -> None:
 def test_load_that_was_foreign_before_stays_foreign() -> None:
     """Only what the gauge has risen since the last scrape can be the growth of our own answers."""
     built = occupancy(0.5, now=0.0)
-    reservation = built.ledger.reserve(demand(160, cap=512, streamed=False), block_size=BLOCK, now=1.0)
+    reservation = built.ledger.reserve(demand(160, cap=512, streamed=False), rule=RULE, now=1.0)
     built.observe(sample(0.60), asked_at=2.0)
     assert (reservation.produced, built.foreign_blocks) == (0, 50.0)
     built.observe(sample(0.62), asked_at=3.0)
@@ -447,7 +450,7 @@ def test_the_mean_weighs_engines_by_their_blocks(blocks: tuple, policy: dict, ra
 def test_the_fullest_engine_keeps_its_lead_while_the_ledger_grows() -> None:
     """Under WORST a new request adds to the pool on top of what the fullest engine stood above it."""
     built = observed(sample(0.9, 0.1))
-    built.ledger.reserve(demand(320), block_size=BLOCK, now=1.0)
+    built.ledger.reserve(demand(320), rule=RULE, now=1.0)
     assert ratios_at(built, 1.0).projected == pytest.approx(1.0)
 
 
@@ -498,3 +501,90 @@ def test_signals_are_ordered(held: list[Demand], seen: list[tuple[int, int | Non
     assert math.isclose(ratios.projected, foreign + load.ledger.held_blocks / 100, abs_tol=1e-9)
     assert ratios.projected <= ratios.peak + 1e-12
     assert ratios.projected <= ratios.reserved + 1e-12
+
+
+# Layouts of several groups
+
+# 3 groups that slide over 64 tokens beside a full one; a step computes 320 tokens.
+MIXED = BlockRule(
+    groups=(BlockGroup(block_size=16), BlockGroup(block_size=16, count=3, sliding_window=64)), step_tokens=320
+)
+
+
+def mixed(foreign_ratio: float = 0.0, *held: Demand, now: float = 0.0) -> Occupancy:
+    """A backend of 1000 blocks that serves a model with such layers."""
+    built = unscraped(layout_of=lambda _: PoolLayout(rule=MIXED))
+    built.observe(sample(foreign_ratio, blocks=1000), asked_at=now)
+    for one in held:
+        built.ledger.reserve(one, rule=MIXED, now=now)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("asked", "projected", "reserved", "peak"),
+    [
+        # 160 tokens: 10 blocks of full attention and min(10, 5) in each group that slides; a step takes the prompt
+        # whole, so the prefill holds 10 in each: 15 more.
+        (demand(160, cap=160), 10 + 15 + 15, 20 + 15, 20 + 15),
+        # Two steps: in the second each sliding group holds 40 - (320 - 63) // 16 = 24 blocks, 19 more than settled.
+        (demand(640, cap=16), 40 + 15 + 57, 41 + 15, 41 + 15),
+        # Four such prompts share a step of 320 tokens: 20 blocks in each group, and a rounded one for each prompt.
+        (demand(640, 640, 640, 640, cap=16), 4 * 55 + 3 * (20 + 4), 4 * 56, 4 * 56),
+        (demand(16, cap=16), 4, 8, 8),
+    ],
+)
+def test_signals_of_a_model_whose_layers_forget(asked: Demand, projected: int, reserved: int, peak: int) -> None:
+    """A prompt counts with the surge of its prefill, its future with what is settled, over all groups."""
+    for ratios in (ratios_at(mixed(), candidate=asked), ratios_at(mixed(0.0, asked))):
+        assert ratios.projected == pytest.approx(projected / 1000)
+        assert ratios.reserved == pytest.approx(reserved / 1000)
+        assert ratios.peak == pytest.approx(peak / 1000)
+
+
+def test_a_surge_ends_with_the_first_token() -> None:
+    """What a prefill held besides is free once the answer has begun, and the sequence grows in full layers alone."""
+    built = mixed()
+    reservation = built.ledger.reserve(demand(160, cap=160), rule=MIXED, now=0.0)
+    assert ratios_at(built).projected == pytest.approx(0.040)
+    built.ledger.progress(reservation, 1)
+    assert ratios_at(built).projected == pytest.approx((11 + 15) / 1000)
+    built.ledger.progress(reservation, 33)
+    assert ratios_at(built).projected == pytest.approx((13 + 15) / 1000)
+
+
+def test_the_surge_of_an_answer_nobody_watches_ends_with_the_scrape_that_shows_it() -> None:
+    """From then on the gauge has it: what is left of it there is foreign, so nothing is lost."""
+    built = mixed()
+    built.ledger.reserve(demand(160, cap=160, streamed=False), rule=MIXED, now=1.0)
+    assert ratios_at(built, 1.0).projected == pytest.approx(0.040)
+    built.observe(sample(0.025, blocks=1000), asked_at=2.0)
+    assert built.foreign_blocks == 0
+    assert ratios_at(built, 2.0).projected == pytest.approx(0.025)
+
+
+def test_a_gauge_at_the_height_of_a_prefill_is_no_foreign_load() -> None:
+    """40 blocks held by a prefill of ours are ours."""
+    built = mixed()
+    built.ledger.reserve(demand(160, cap=160), rule=MIXED, now=1.0)
+    built.observe(sample(0.040, blocks=1000), asked_at=2.0)
+    assert built.foreign_blocks == 0
+    assert ratios_at(built, 2.0).projected == pytest.approx(0.040)
+
+
+def test_the_layout_starts_from_the_block_size_of_the_pool() -> None:
+    """A model with layers of several sizes is laid out from the pool's block size, not from that of its full layers."""
+    asked: list[int] = []
+
+    def layout_of(block_size: int) -> PoolLayout:
+        asked.append(block_size)
+        return PoolLayout(rule=MIXED, block_bytes=1000)
+
+    page = UsageSample(engines=(replace(engine(0.5), block_size=32, pool_block_size=16, capacity_tokens=900),))
+    capacity = observed(page, layout_of=layout_of).capacity
+    assert asked == [16]
+    assert capacity is not None
+    assert (capacity.rule, capacity.bytes, capacity.tokens) == (MIXED, 100_000, 900)
+    assert observed(sample(0.5)).capacity == Capacity(
+        blocks=100, largest_engine_blocks=100, layout=PoolLayout.plain(16)
+    )
+    assert Capacity(blocks=9, largest_engine_blocks=9, layout=PoolLayout.plain(16)).bytes is None

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, degrade, floor_cap, trimmed_cap
 from kvguard.admission.tiers import Tier
-from tests.admission.build import demand, demands
+from tests.admission.build import RULE, block_rules, demand, demands
 from tests.kit.properties import deterministic
 
 NORMAL, TRIM, RESTRICT, REJECT = Tier
@@ -123,15 +124,15 @@ def test_what_a_tier_takes(
 
 
 @deterministic
-@given(asked=demands(), tier=st.sampled_from(Tier), policy=policies, block_size=st.integers(1, 40))
-def test_degrading_never_enlarges(asked: Demand, tier: Tier, policy: DegradePolicy, block_size: int) -> None:
+@given(asked=demands(), tier=st.sampled_from(Tier), policy=policies, rule=block_rules())
+def test_degrading_never_enlarges(asked: Demand, tier: Tier, policy: DegradePolicy, rule: BlockRule) -> None:
     """Neither cap, expectation, sequences nor blocks grow, prompts stay, and `min_tokens` still fits under the cap."""
     lighter, degradation = degrade(asked, tier, policy)
     assert lighter.prompts == asked.prompts
     assert lighter.sequences <= asked.sequences
     assert lighter.expected_output <= asked.expected_output
-    assert lighter.prompt_blocks(block_size) <= asked.prompt_blocks(block_size)
-    assert lighter.reserved_blocks(block_size) <= asked.reserved_blocks(block_size)
+    assert lighter.prompt_blocks(rule) <= asked.prompt_blocks(rule)
+    assert lighter.reserved_blocks(rule) <= asked.reserved_blocks(rule)
     cap = degradation.output_cap
     if cap is None:
         assert lighter.output_cap == asked.output_cap
@@ -146,7 +147,7 @@ def test_degrading_never_enlarges(asked: Demand, tier: Tier, policy: DegradePoli
 def test_a_higher_tier_takes_at_least_as_much(asked: Demand, tiers: tuple[Tier, Tier], policy: DegradePolicy) -> None:
     """Tiers include those below them: the higher leaves no more tokens and no more sequences."""
     lower, higher = (degrade(asked, tier, policy)[0] for tier in sorted(tiers))
-    assert higher.reserved_blocks(1) <= lower.reserved_blocks(1)
+    assert higher.reserved_blocks(RULE) <= lower.reserved_blocks(RULE)
     assert higher.sequences <= lower.sequences
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kvguard.admission.forecast import Course
 from kvguard.admission.retry import FadingSum, RetryPolicy, drain_seconds, retry_after_seconds
+from tests.admission.build import RULE
 from tests.kit.properties import deterministic
 
 
@@ -125,9 +126,9 @@ def test_waits_are_spread() -> None:
 def test_blocks_come_free_as_answers_end(needed: float, seconds: float | None) -> None:
     """At ten tokens a second each course frees, at its end, everything it holds by then."""
     courses = [Course(10, 500), Course(20, 10), Course(12, 100, copies=2)]
-    assert drain_seconds(courses, needed_blocks=needed, block_size=16, tokens_per_second=10.0) == seconds
+    assert drain_seconds(courses, needed_blocks=needed, rule=RULE, tokens_per_second=10.0) == seconds
 
 
 def test_an_empty_ledger_frees_nothing() -> None:
     """Without answers of our own nothing is known of the drain."""
-    assert drain_seconds([], needed_blocks=1.0, block_size=16, tokens_per_second=10.0) is None
+    assert drain_seconds([], needed_blocks=1.0, rule=RULE, tokens_per_second=10.0) is None

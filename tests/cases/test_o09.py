@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand
+from kvguard.engines.vllm_blocks import vllm_layout
 from kvguard.modelspec.config import kv_cache_spec
 from tests.kit.guard import guarding
 from tests.kit.stub import running_stub
@@ -26,8 +28,10 @@ ROWS = [(16, 17, 3, 12_288), (1, 16, 2, 8_192), (17, 16, 3, 12_288), (33, 100, 9
 def test_a_footprint_is_whole_blocks(prompt: int, output: int, blocks: int, size: int) -> None:
     """A sequence takes ceil((prompt + output) / 16) blocks, and bytes follow from blocks."""
     demand = Demand(prompts=(prompt,), output_cap=output, asked_cap=output, expected_output=output)
-    assert demand.reserved_blocks(16) == blocks
-    assert demand.reserved_blocks(16) * kv_cache_spec(TOY).block_bytes(16) == size
+    assert demand.reserved_blocks(BlockRule.plain(16)) == blocks
+    layout = vllm_layout(kv_cache_spec(TOY))
+    assert layout.block_bytes is not None
+    assert demand.reserved_blocks(layout.rule) * layout.block_bytes == size
 
 
 @pytest.mark.anyio

@@ -69,6 +69,7 @@ def test_reads_a_page_of_two_engines() -> None:
         engine="0",
         capacity_blocks=23,
         block_size=128,
+        pool_block_size=128,
         used_ratio=0.6956521739130435,
         running=2,
         waiting=2,
@@ -87,6 +88,7 @@ def test_reads_a_page_of_an_old_release() -> None:
         engine="0",
         capacity_blocks=1000,
         block_size=16,
+        pool_block_size=16,
         used_ratio=0.25,
         running=3,
         waiting=1,
@@ -254,3 +256,22 @@ def test_a_cut_off_page_is_an_error() -> None:
 def test_every_name_in_the_table_belongs_to_a_field() -> None:
     """The table of names speaks of the fields of EngineUsage and of the config, nothing else."""
     assert set(METRIC_NAMES) - {"config"} <= {field.name for field in fields(EngineUsage)}
+
+
+@pytest.mark.parametrize(
+    ("engines", "blocks", "size", "tokens"),
+    [
+        # One null block of 512: (512 - 1) * 128 of the 65,536 tokens published.
+        (1, 512, "65536", 65_408),
+        # Two engines of 24 blocks: the blocks are their sum, the tokens one engine's.
+        (2, 48, "3072", 2_944),
+        (1, 1, "128", None),
+        (1, 512, "None", None),
+        (1, 512, "0", None),
+    ],
+)
+def test_tokens_are_one_engines_less_the_null_block(engines: int, blocks: int, size: str, tokens: int | None) -> None:
+    """The published token capacity counts a block that holds nothing."""
+    labels = f'block_size="128",num_gpu_blocks="{blocks}",kv_cache_size_tokens="{size}"'
+    page = "\n".join(f'vllm:cache_config_info{{engine="{n}",{labels}}} 1.0' for n in range(engines)) + "\n"
+    assert [engine.capacity_tokens for engine in parse_vllm(page).engines] == [tokens] * engines

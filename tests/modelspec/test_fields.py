@@ -82,3 +82,46 @@ def test_a_required_number_is_named_when_missing() -> None:
     assert FIELDS.required_whole(("missing", "n")) == 4
     with pytest.raises(UnsupportedConfig, match=r"^missing: missing$"):
         FIELDS.required_whole(("missing", "nil"))
+
+
+def test_the_class_fills_in_what_the_file_leaves_out() -> None:
+    """Also inside an object; a null in the file is said and stays."""
+    fields = Fields({"nil": None, "inner": {"a": 1}}, defaults={"n": 4, "nil": 5, "inner": {"a": 2, "b": 3}})
+    assert (fields.whole("n"), fields.whole("nil"), fields.has("nil")) == (4, None, False)
+    inner = fields.nested("inner")
+    assert inner is not None
+    assert (inner.whole("a"), inner.whole("b")) == (1, 3)
+    assert Fields({}, defaults={"inner": {"b": 3}}).nested("inner") == Fields({"b": 3}, "inner.", {"b": 3})
+
+
+def test_what_the_file_says_under_any_name_goes_before_a_default() -> None:
+    """A default under one name does not contradict a number under another."""
+    fields = Fields({"other_n": 5, "nil": None}, defaults={"n": 4, "nil": 4})
+    assert fields.first_whole(("n", "other_n")) == 5
+    assert fields.first_whole(("n", "missing")) == 4
+    assert fields.first_whole(("n", "nil")) is None
+
+
+def test_lists_come_back_by_type() -> None:
+    """Numbers, strings and anything, or None where there is no list."""
+    fields = Fields({"numbers": [0, 1], "words": ["a"], "mixed": [1, "a"], "pair": (1, 2)})
+    assert (fields.wholes("numbers"), fields.texts("words"), fields.entries("mixed")) == ((0, 1), ("a",), (1, "a"))
+    assert fields.wholes("pair") == (1, 2)
+    assert fields.wholes("no") is fields.texts("no") is fields.entries("no") is None
+
+
+def test_lists_of_something_else_are_errors() -> None:
+    """A list that is none, and one with an entry of another type."""
+    with pytest.raises(UnsupportedConfig, match=r"^n: expected a list, got 4$"):
+        FIELDS.wholes("n")
+    with pytest.raises(UnsupportedConfig, match=r"^n: expected a list of whole numbers of at least 1, got \[0\]$"):
+        Fields({"n": [0]}).wholes("n", minimum=1)
+    with pytest.raises(UnsupportedConfig, match=r"^n: expected a list of strings, got \[1\]$"):
+        Fields({"n": [1]}).texts("n")
+
+
+def test_one_required_number() -> None:
+    """Missing is an error that names it."""
+    assert FIELDS.required("n") == 4
+    with pytest.raises(UnsupportedConfig, match=r"^nil: missing$"):
+        FIELDS.required("nil")

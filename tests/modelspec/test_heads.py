@@ -42,9 +42,12 @@ def test_an_absurd_number_of_layers_is_an_error() -> None:
         ({"n_head": 32, "attn_config": {"attn_type": "multihead_attention"}}, 32),
         ({"n_head": 32, "attn_config": {"clip_qkv": 8}, "num_key_value_heads": 4}, 4),
         ({"n_head": 32, "multi_query": False}, 32),
-        ({"n_head": 32, "model_type": "gpt_bigcode"}, 1),
+        ({"n_head": 32, "model_type": "gpt_bigcode", "multi_query": True}, 1),
+        ({"attention_heads": 16}, 16),
+        ({"num_key_value_heads": 16}, 16),
+        ({"n_heads": 32, "n_kv_heads": 8}, 8),
         ({"n_head": 32, "model_type": "gpt_bigcode", "multi_query": False}, 32),
-        ({"n_head": 71, "model_type": "falcon"}, 1),
+        ({"n_head": 71, "model_type": "falcon", "multi_query": True}, 1),
         ({"n_head": 71, "model_type": "RefinedWebModel", "multi_query": True}, 1),
         ({"n_head": 128, "model_type": "RefinedWeb", "n_head_kv": 8}, 8),
         ({"n_head": 128, "model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 8}, 8),
@@ -67,12 +70,10 @@ def test_kv_heads_under_every_name(values: dict[str, Any], kv_heads: int) -> Non
         ({"n_head": 32, "multi_query_attention": True}, "multi_query_group_num: missing"),
         ({"n_head": 32, "attn_config": {"attn_type": "multiquery_attention"}}, r"attn_config\.attn_type: .*multiquery"),
         ({"n_head": 32, "multi_query": True, "model_type": "new"}, "multi_query: .*'new'"),
-        ({"n_head": 32, "model_type": "mixtral"}, "num_key_value_heads: missing, and 'mixtral' has a default"),
-        ({"n_head": 48, "model_type": "dbrx", "attn_config": {"clip_qkv": 8}}, "num_key_value_heads: missing"),
     ],
 )
 def test_kv_heads_that_would_be_a_guess(values: dict[str, Any], message: str) -> None:
-    """Contradictions, broken values and absences that a family fills on its own are errors."""
+    """Contradictions, broken values and flags without a known meaning are errors."""
     with pytest.raises(UnsupportedConfig, match=message):
         num_kv_heads(Fields(values))
 
@@ -104,10 +105,21 @@ def test_head_size_under_every_name(values: dict[str, Any], width: int) -> None:
         ({"hidden_size": 4097}, "hidden_size: expected a multiple of 32 attention heads, got 4097"),
         ({"head_dim": -1}, "head_dim: expected a whole number of at least 0, got -1"),
         ({"head_dim": 64, "kv_channels": 128}, "kv_channels: 128 contradicts head_dim 64"),
-        ({"hidden_size": 4096, "model_type": "gemma"}, "head_dim: missing, and 'gemma' has a default"),
     ],
 )
 def test_head_sizes_that_would_be_a_guess(values: dict[str, Any], message: str) -> None:
-    """A quotient with a remainder, a contradiction and a family's own default are errors."""
+    """A quotient with a remainder and a contradiction are errors."""
     with pytest.raises(UnsupportedConfig, match=message):
         head_size(Fields({"num_attention_heads": 32, **values}))
+
+
+def test_the_class_fills_in_what_the_file_leaves_out() -> None:
+    """An absent field is the class's; a null in the file means heads and quotient; another name counts as said."""
+    defaults = {"num_key_value_heads": 8, "head_dim": 256}
+    sizes = {"num_attention_heads": 32, "hidden_size": 4096}
+    absent = Fields(sizes, defaults=defaults)
+    assert (num_kv_heads(absent), head_size(absent)) == (8, 256)
+    null = Fields({**sizes, "num_key_value_heads": None, "head_dim": None}, defaults=defaults)
+    assert (num_kv_heads(null), head_size(null)) == (32, 128)
+    other = Fields({**sizes, "num_kv_heads": 4, "kv_channels": 64}, defaults=defaults)
+    assert (num_kv_heads(other), head_size(other)) == (4, 64)

@@ -8,8 +8,10 @@ from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
-from kvguard.admission.tiers import TierPolicy
-from kvguard.pool.backend import Backend, new_backend
+from kvguard.admission.reachability import ENOUGH
+from kvguard.admission.tiers import Tier, TierPolicy
+from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.pool.backend import Backend, SizingReview, new_backend
 
 ASKED = Demand(prompts=(16,), output_cap=1024, asked_cap=1024, expected_output=1024)
 
@@ -61,3 +63,47 @@ def test_freed_blocks_count_once() -> None:
     made.end(reservation, ReservationState.SETTLED, 1.0)
     made.end(reservation, ReservationState.RELEASED, 1.0)
     assert made.freed_blocks.value(1.0) == 16
+
+
+def sized(*, tokens: int | None = None) -> Backend:
+    """A hundred blocks, eight sequences of at most ten; the engine may say how many tokens the blocks hold."""
+    made = backend()
+    engine = EngineUsage(engine="0", capacity_blocks=100, capacity_tokens=tokens, block_size=16, used_ratio=0.0)
+    made.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
+    made.max_num_seqs, made.context_tokens = 8, 160
+    return made
+
+
+def test_a_review_says_only_what_is_new() -> None:
+    """All verdicts first, none while nothing changes, then those that rest on something else."""
+    made = sized()
+    assert [verdict.state.value for verdict in made.review(TierPolicy()).verdicts] == [
+        "reachable",
+        "unreachable",
+        "unreachable",
+    ]
+    assert made.review(TierPolicy()) == SizingReview()
+    for _ in range(ENOUGH):
+        made.note(ASKED)
+    changed = made.review(TierPolicy()).verdicts
+    assert [(verdict.tier, verdict.state.value) for verdict in changed] == [(Tier.TRIM, "reachable")]
+    assert len(made.verdicts) == 3
+
+
+def test_a_review_waits_for_a_capacity() -> None:
+    """Without one there is no threshold to judge, and no size to remember."""
+    made = backend()
+    made.note(ASKED)
+    assert (made.review(TierPolicy()), made.verdicts, len(made.seen)) == (SizingReview(), (), 0)
+
+
+def test_a_block_rule_that_is_off_is_news_once() -> None:
+    """Said once, and again only when the numbers are others; a rule that fits is no news."""
+    assert sized(tokens=1600).review(TierPolicy()).misfit is None
+    made = sized(tokens=3200)
+    fit = made.review(TierPolicy()).misfit
+    assert fit is not None
+    assert (fit.engine_blocks, fit.predicted_blocks) == (5.0, 10)
+    assert made.review(TierPolicy()).misfit is None
+    made.context_tokens = 320
+    assert made.review(TierPolicy()).misfit is not None

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from kvguard.admission.blocks import BlockRule
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.openai_completions import CAPS, MAX_PROMPTS, PATH, parse
 from kvguard.protocols.request import Prompt, TextPrompts, TokenPrompts
@@ -87,7 +88,7 @@ def test_the_engines_own_default() -> None:
     request = parse(b'{"prompt":"hi"}')
     demand = request.demand((100,), context_tokens=2048, assumed_output_tokens=256)
     assert (request.caps, demand.output_cap, demand.expected_output) == (CAPS, 16, 16)
-    assert demand.reserved_blocks(16) == 8
+    assert demand.reserved_blocks(BlockRule.plain(16)) == 8
 
 
 def test_the_path() -> None:

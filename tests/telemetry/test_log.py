@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from kvguard.admission.occupancy import Ratios
+from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, ThresholdVerdict
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import TierChange
@@ -149,3 +150,41 @@ def test_unknown_ratios_are_left_out() -> None:
         "reserved": 0.5,
         "peak": 0.5,
     }
+
+
+def verdict(tier: Tier, state: ThresholdState, basis: Basis | None) -> ThresholdVerdict:
+    return ThresholdVerdict(tier=tier, state=state, basis=basis, why="because")
+
+
+@pytest.mark.parametrize(
+    ("state", "basis", "level"),
+    [
+        (ThresholdState.UNREACHABLE, Basis.CONTEXT, "warning"),
+        (ThresholdState.UNREACHABLE, Basis.SEEN, "warning"),
+        (ThresholdState.SINGLE_REQUEST, Basis.SEEN, "warning"),
+        (ThresholdState.SINGLE_REQUEST, Basis.CONTEXT, "info"),
+        (ThresholdState.REACHABLE, Basis.SEEN, "info"),
+        (ThresholdState.UNKNOWN, None, "info"),
+    ],
+)
+def test_thresholds_out_of_reach_are_a_warning(state: ThresholdState, basis: Basis | None, level: str) -> None:
+    """One line for all that are news, with the state and why."""
+    log, stream = logged()
+    log.thresholds("b", [verdict(Tier.TRIM, ThresholdState.REACHABLE, Basis.SEEN), verdict(Tier.REJECT, state, basis)])
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["backend"]) == ("thresholds", level, "b")
+    assert (line["trim"], line["reject"]) == ("reachable: because", f"{state.value}: because")
+
+
+@pytest.mark.parametrize(
+    ("geometry", "remedy"), [(False, "set backends[].geometry"), (True, "the geometry does not match the engine")]
+)
+def test_a_block_rule_that_is_off_says_what_to_do(geometry: bool, remedy: str) -> None:
+    """Both numbers and the remedy."""
+    log, stream = logged()
+    log.misfit("b", RuleFit(context_tokens=160, engine_blocks=5.0, predicted_blocks=10), geometry=geometry)
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["ratio"]) == ("block_rule", "warning", 2.0)
+    assert line["why"] == (
+        "the engine holds 5.0 blocks for a request of its full context of 160 tokens, the block rule says 10: " + remedy
+    )

@@ -1,14 +1,19 @@
 """Metrics: what each event moves, and that unknown has no sample."""
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client import CollectorRegistry
 
+from kvguard.admission.blocks import PoolLayout
+from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.tiers import Tier
+from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, TierChange, new_backend
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
@@ -138,8 +143,8 @@ def test_a_backend_nothing_is_known_of_has_states_but_no_numbers() -> None:
 
 def test_a_backend_in_use_shows_every_number() -> None:
     """Gauge, projection, peak, capacity, demand and the ledger are read at the moment of the scrape."""
-    backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
-    backend.bytes_per_token = 1024
+    capacity = CapacityPolicy(layout_of=lambda size: replace(PoolLayout.plain(size), block_bytes=16 * 1024))
+    backend = new_backend("b", "http://b", OccupancyPolicy(capacity=capacity), LengthPolicy())
     engine = EngineUsage(engine="0", capacity_blocks=100, block_size=16, used_ratio=0.25)
     backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=9.0)
     demand = Demand(prompts=(32,), copies=2, output_cap=32, asked_cap=32, expected_output=32)
@@ -162,3 +167,37 @@ def test_a_backend_in_use_shows_every_number() -> None:
     backend.end(reservation, ReservationState.RELEASED, 11.0)
     backend.ledger.progress(reservation, 1)
     assert collected(backend, 11.0).get_sample_value("kvguard_ledger_violations_total", {"backend": "b"}) == 1
+
+
+def threshold_states(backend: Backend) -> dict[str, list[str]]:
+    """The states that read 1, by tier; every state has a sample."""
+    value = collected(backend, 0.0).get_sample_value
+    found: dict[str, list[str]] = {}
+    for tier in ("trim", "restrict", "reject"):
+        labels = {state.value: {"backend": "b", "tier": tier, "state": state.value} for state in ThresholdState}
+        samples = {state: value("kvguard_threshold_state", labels[state]) for state in labels}
+        assert set(samples.values()) <= {0.0, 1.0}
+        found[tier] = [state for state, sample in samples.items() if sample == 1]
+    return found
+
+
+def test_every_threshold_is_in_exactly_one_state() -> None:
+    """Unknown before the first review; afterwards as judged."""
+    backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
+    assert threshold_states(backend) == {tier: ["unknown"] for tier in ("trim", "restrict", "reject")}
+    engine = EngineUsage(engine="0", capacity_blocks=100, block_size=16, used_ratio=0.25)
+    backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
+    backend.max_num_seqs, backend.context_tokens = 8, 160
+    backend.review(TierPolicy())
+    assert threshold_states(backend) == {"trim": ["reachable"], "restrict": ["unreachable"], "reject": ["unreachable"]}
+
+
+def test_the_block_rule_has_a_ratio_once_the_engine_publishes_its_tokens() -> None:
+    """Absent when unknown, 1 when right."""
+    backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
+    backend.context_tokens = 160
+    for tokens, ratio in ((None, None), (1600, 1.0), (3200, 2.0)):
+        engine = EngineUsage(engine="0", capacity_blocks=100, capacity_tokens=tokens, block_size=16, used_ratio=0.25)
+        backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
+        backend.review(TierPolicy())
+        assert collected(backend, 0.0).get_sample_value("kvguard_block_rule_ratio", {"backend": "b"}) == ratio

@@ -42,6 +42,30 @@ CONFIG = {
     "eos_token_id": EOS_ID,
 }
 
+# Models that forget: every layer a window, and two full layers among ten that slide. Deeper than the plain one, so that
+# a step of a prefill takes long enough to be seen in the gauge.
+SLIDING_CONFIG = {
+    **CONFIG,
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "num_hidden_layers": 12,
+    "sliding_window": 200,
+}
+
+HYBRID_CONFIG = {
+    **CONFIG,
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 12,
+    "sliding_window": 200,
+    "sliding_window_pattern": 6,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 32,
+    "rope_local_base_freq": 10000.0,
+}
+
+CONFIGS = {"plain": CONFIG, "sliding": SLIDING_CONFIG, "hybrid": HYBRID_CONFIG}
+
 GENERATION_CONFIG = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
 
 CHAT_TEMPLATE = """\
@@ -133,12 +157,12 @@ def trained_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_model(directory: Path = DEFAULT_DIRECTORY) -> Path:
+def write_model(directory: Path = DEFAULT_DIRECTORY, kind: str = "plain") -> Path:
     """Write the model's files, replacing those of an earlier run."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text(trained_tokenizer().to_str(pretty=True), encoding="utf-8")
     for name, content in (
-        ("config.json", CONFIG),
+        ("config.json", CONFIGS[kind]),
         ("generation_config.json", GENERATION_CONFIG),
         ("tokenizer_config.json", TOKENIZER_CONFIG),
     ):
@@ -149,7 +173,9 @@ def write_model(directory: Path = DEFAULT_DIRECTORY) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, nargs="?", default=DEFAULT_DIRECTORY)
-    print(write_model(parser.parse_args().directory))
+    parser.add_argument("--kind", choices=CONFIGS, default="plain")
+    arguments = parser.parse_args()
+    print(write_model(arguments.directory, arguments.kind))
 
 
 if __name__ == "__main__":

@@ -73,14 +73,15 @@ class VllmServer:
 
     vLLM's processes spin while they wait for each other. On a machine of few cores they then keep everyone else from
     running for up to two seconds at a time, which a test sees as latency; `engine_cpus` keeps them on those cores.
-    vLLM keeps one block for itself: `num_blocks` must be over `max_model_len / block_size`, or it does not start.
+    vLLM keeps one block for itself: `num_blocks` must be over `max_model_len / block_size`, or it does not start. None
+    leaves vLLM as many as fit into its 1 GiB.
     """
 
     def __init__(
         self,
         model_dir: Path,
         *,
-        num_blocks: int = 128,
+        num_blocks: int | None = 128,
         block_size: int = 32,
         max_model_len: int = 2048,
         max_num_seqs: int = 64,
@@ -95,7 +96,8 @@ class VllmServer:
         self._command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server"]
         self._command += ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--load-format", "dummy"]
         self._command += ["--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager"]
-        self._command += ["--num-gpu-blocks-override", str(num_blocks), "--block-size", str(block_size)]
+        self._command += ["--block-size", str(block_size)]
+        self._command += [] if num_blocks is None else ["--num-gpu-blocks-override", str(num_blocks)]
         self._command += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs), *extra_args]
         self._environment = {**os.environ, **ENVIRONMENT}
         self._engine_cpus = engine_cpus

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvguard.admission.footprint import blocks_for
+from kvguard.admission.blocks import blocks_for
 from kvguard.admission.tiers import Tier
 from kvguard.bootstrap import Service, running
 from kvguard.clock import SystemClock
@@ -63,10 +63,12 @@ class Guarded:
 
 
 @contextlib.asynccontextmanager
-async def guarded(engine: VllmServer, **sections: object) -> AsyncIterator[Guarded]:
+async def guarded(
+    engine: VllmServer, *, backend: dict[str, object] | None = None, **sections: object
+) -> AsyncIterator[Guarded]:
     log_stream = io.StringIO()
     settings = Settings(
-        backends=[{"url": engine.url, "name": "vllm"}],
+        backends=[{"url": engine.url, "name": "vllm", **(backend or {})}],
         listen={"host": "127.0.0.1", "port": 0, "admin_port": 0, "drain_seconds": 1},
         telemetry={"interval_seconds": 0.1},
         **sections,

@@ -1,0 +1,132 @@
+"""What TGI reserves for a request, by version: everything at admission. Nothing grows and nothing is preempted.
+
+After backends/v3/src/queue.rs and block_allocator.rs of text-generation-inference 3.3.7, and the v2 queue before it.
+Versions are (major, minor, patch). Where releases differ in a way that is not known for sure, the larger number stands.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kvguard.admission.blocks import BlockRule, PoolLayout, blocks_for
+from kvguard.modelspec.spec import AttentionSpec, KVCacheSpec, LatentSpec
+
+Version = tuple[int, int, int]
+
+SLICE_TOKENS: Final = 1024  # most new tokens reserved at once; a longer answer queues again for the next piece
+BLOCK_SIZES: Final = {"flashinfer": 1, "flashdecoding": 256, "paged": 16, "flashdecoding-ipex": 64}
+
+_V3_QUEUE: Final = (2, 3, 0)
+_WINDOW_CUTS_ALL: Final = (2, 4, 0)  # min(tokens, W), and only without prefix caching
+_NO_WINDOW: Final = (3, 2, 1)
+_SLICES_DEFAULT: Final = (3, 0, 0)
+_SLICES_ALL: Final = (3, 1, 1)
+# Version from which an absent max_new_tokens means so many; None is the rest of the context.
+_DEFAULT_NEW_TOKENS: Final[tuple[tuple[Version, int | None], ...]] = (
+    ((3, 0, 0), None),
+    ((1, 3, 0), 100),
+    ((1, 2, 0), None),
+    ((0, 0, 0), 20),
+)
+
+
+class UnsupportedTgiModel(ValueError):
+    """A model TGI does not keep in one geometry; the bytes of its layers are still right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TgiSettings:
+    """How a TGI server was started. `block_size` follows its `ATTENTION`; `speculate` is its speculation depth."""
+
+    version: Version = (3, 3, 7)
+    block_size: int = 1
+    speculate: int = 0
+    prefix_caching: bool = True
+    sliding_window: int | None = None
+    num_shard: int = 1
+
+
+def parse_version(text: str) -> Version | None:
+    """The numbers of `/info.version`, such as "3.3.6-dev0"; None when it is not one."""
+    match = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)", text)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
+
+
+def default_new_tokens(version: Version) -> int | None:
+    """New tokens where a request names none; None means the rest of the context."""
+    return next(tokens for since, tokens in _DEFAULT_NEW_TOKENS if version >= since)
+
+
+def sliced(version: Version, *, explicit: bool) -> bool:
+    """Whether an answer is reserved in pieces of 1024 new tokens; 3.0.0 to 3.1.0 do so only where none were named."""
+    return version >= _SLICES_ALL or (version >= _SLICES_DEFAULT and not explicit)
+
+
+def reserved_tokens(input_tokens: int, new_tokens: int, settings: TgiSettings, *, explicit: bool = True) -> int:
+    """Tokens of room a request must find before it may start: prompt + new - 1 + speculation, the window aside.
+
+    `new_tokens` is what it may generate, `explicit` whether it said so. A sliced request asks for the same again with
+    a longer prompt at each piece.
+    """
+    if sliced(settings.version, explicit=explicit):
+        new_tokens = min(new_tokens, SLICE_TOKENS)
+    if settings.version < _V3_QUEUE:
+        return _v2_tokens(input_tokens, new_tokens, settings)
+    tokens, window = input_tokens + new_tokens - 1 + settings.speculate, settings.sliding_window
+    if window is None or settings.version >= _NO_WINDOW or settings.prefix_caching:
+        return tokens
+    if settings.version >= _WINDOW_CUTS_ALL:
+        return min(tokens, window)
+    return min(tokens, input_tokens + max(window - input_tokens, 0))
+
+
+def _v2_tokens(input_tokens: int, new_tokens: int, settings: TgiSettings) -> int:
+    """Prompt and output padded to blocks each; a window bounds the output by what it leaves beside the prompt."""
+    if settings.sliding_window is not None:
+        new_tokens = min(new_tokens, max(settings.sliding_window - input_tokens, 0))
+    size = settings.block_size
+    return size * (blocks_for(input_tokens, size) + blocks_for(new_tokens, size)) + settings.speculate
+
+
+def reserved_blocks(input_tokens: int, new_tokens: int, settings: TgiSettings, *, explicit: bool = True) -> int:
+    """The same in whole blocks."""
+    return blocks_for(reserved_tokens(input_tokens, new_tokens, settings, explicit=explicit), settings.block_size)
+
+
+def eventual_tokens(input_tokens: int, new_tokens: int, settings: TgiSettings, *, explicit: bool = True) -> int:
+    """Most tokens the answer ever has room for: pieces are whole, so 1500 new tokens may become 2048."""
+    if sliced(settings.version, explicit=explicit):
+        new_tokens = SLICE_TOKENS * blocks_for(new_tokens, SLICE_TOKENS)
+    return input_tokens + new_tokens
+
+
+def usable_blocks(max_batch_total_tokens: int, block_size: int) -> int:
+    """Blocks requests may hold; block 0 is kept for health checks."""
+    return max_batch_total_tokens // block_size - 1
+
+
+def usage_ratio(batch_tokens: float | None, budget_tokens: int | None) -> float | None:
+    """Reserved share of the KV cache: `tgi_batch_current_max_tokens` over the token budget; None while not known.
+
+    An estimate: TGI counts shared prefix blocks once for every request, and leaves out what waits in its queue.
+    """
+    return None if batch_tokens is None or not budget_tokens else batch_tokens / budget_tokens
+
+
+def tgi_layout(spec: KVCacheSpec, settings: TgiSettings = TgiSettings()) -> PoolLayout:
+    """One geometry for all layers, and every token in each of them: TGI ignores windows since 3.2.1.
+
+    Block bytes are those of one shard: KV heads // shards, a single KV head on every shard. Raise UnsupportedTgiModel
+    for layers of several kinds or with fewer KV heads than shards.
+    """
+    kinds = set(spec.without_windows().caches())
+    if len(kinds) != 1:
+        raise UnsupportedTgiModel(f"TGI keeps all layers in one geometry, the model has {len(kinds)}")
+    [kind] = kinds
+    if not isinstance(kind, AttentionSpec | LatentSpec):
+        raise UnsupportedTgiModel("TGI keeps no state of this kind in its blocks")
+    if isinstance(kind, AttentionSpec) and 1 < kind.num_kv_heads < settings.num_shard:
+        raise UnsupportedTgiModel(f"{kind.num_kv_heads} KV heads cannot be split over {settings.num_shard} shards")
+    token_bytes = kind.on_rank(settings.num_shard).bytes_per_token() * sum(1 for _ in spec.caches())
+    rule = BlockRule.plain(settings.block_size)
+    return PoolLayout(rule=rule, block_bytes=settings.block_size * token_bytes)

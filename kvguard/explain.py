@@ -1,0 +1,308 @@
+"""`kvguard explain`: what would happen to a request, asked of a running kvguard or worked out from settings alone.
+
+Offline the same objects decide, over an assumed occupancy: `--usage` of the cache is held by others.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.bootstrap import LayoutOf, build_backend, layout_from, pipeline_policy, sim_config
+from kvguard.clock import ManualClock
+from kvguard.engines.vllm_blocks import BLOCK_SIZE
+from kvguard.errors import InvalidRequest, SettingsError
+from kvguard.estimate.source import Source, find_source
+from kvguard.pool.backend import Backend
+from kvguard.protocols.fields import Fields
+from kvguard.proxy.app import GENERATING
+from kvguard.proxy.controller import Controller
+from kvguard.proxy.explain import Explainer, UnknownRoute
+from kvguard.proxy.headers import OPT_OUT
+from kvguard.proxy.upstream import Headers
+from kvguard.settings import BackendSettings, Settings
+from kvguard.sources import load_settings
+from kvguard.tokenization.counter import CountFailed, CountSource, EstimateRule, PromptCounter, TokenCounter
+from kvguard.tokenization.local import load_local_counter
+
+URL: Final = "http://127.0.0.1:9090"
+PATH: Final = "/debug/explain"
+TIMEOUT_SECONDS: Final = 30.0
+
+_EXAMPLE = """examples:
+  kvguard explain request.json
+  echo '{"prompt": "hi", "max_tokens": 1024}' | kvguard explain --url http://kvguard:9090
+  kvguard explain request.json --model llama-3.1-8b --capacity-tokens 60000 --usage 0.8"""
+
+
+def add_parser(commands: Any) -> None:
+    """Register the subcommand."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "explain",
+        help="what would happen to a request, and why, without sending it",
+        description="What would happen to a request, and why. Nothing is forwarded or reserved.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("body", nargs="?", default="-", metavar="BODY", help="file with the request; - reads stdin (-)")
+    parser.add_argument("--url", help=f"admin port of a running kvguard ({URL})")
+    parser.add_argument("--route", help="path of the route; default by the body: messages make a chat")
+    parser.add_argument("--opt-out", action="store_true", help="as if sent with x-kvguard-degrade: none")
+    parser.add_argument("--json", action="store_true", help="the whole answer")
+    offline = parser.add_argument_group("without a running kvguard")
+    offline.add_argument("--config", type=Path, metavar="FILE", help="settings file")
+    offline.add_argument("--model", metavar="CONFIG", help="config.json, a directory with one, or a preset")
+    offline.add_argument("--usage", type=float, metavar="RATIO", help="share of the cache others hold, 0 to 1 (0)")
+    offline.add_argument("--capacity-blocks", type=int, metavar="N", help="usable KV blocks of the engine")
+    offline.add_argument("--capacity-tokens", type=int, metavar="N", help="tokens the engine's KV cache holds")
+    offline.add_argument("--block-size", type=int, metavar="N", help=f"tokens of a block ({BLOCK_SIZE})")
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Print the explanation; the verdict is no matter of the exit code. Raises SettingsError."""
+    names = ("config", "model", "usage", "capacity_blocks", "capacity_tokens", "block_size")
+    offline = [f"--{name.replace('_', '-')}" for name in names if getattr(chosen, name) is not None]
+    if offline and chosen.url is not None:
+        raise SettingsError([f"--url asks a running kvguard; {', '.join(offline)} would be ignored"])
+    body = _read(chosen.body)
+    headers: Headers = [(OPT_OUT, b"none")] if chosen.opt_out else []
+    explanation = _offline(chosen, body, headers) if offline else _ask(chosen, body, headers)
+    print(json.dumps(explanation, indent=2) if chosen.json else report(explanation))
+
+
+def _read(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise SettingsError([f"{name}: cannot be read: {error.strerror or error}"]) from error
+
+
+def _ask(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[str, Any]:
+    """The answer of a running kvguard."""
+    base = chosen.url or URL
+    parameters = {} if chosen.route is None else {"route": chosen.route}
+    try:
+        with httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False) as client:
+            answer = client.post(base.rstrip("/") + PATH, params=parameters, content=body, headers=headers)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        hint = "is kvguard running there, on its admin port? Without one: --config, --model, --capacity-tokens"
+        raise SettingsError([f"{base}: {str(error) or type(error).__name__}; {hint}"]) from error
+    try:
+        content: Any = answer.json()
+        if answer.is_success and "decision" in content:
+            return dict(content)
+        error_text = str(content["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        error_text = "not an answer of kvguard's admin port"
+    raise SettingsError([f"{base}: {answer.status_code}: {error_text}"])
+
+
+def _offline(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[str, Any]:
+    settings = load_settings(config=chosen.config)
+    source = _source(chosen.model)
+    clock = ManualClock()
+    backends = [_assumed(settings, each, chosen, source) for each in settings.backends]
+    controller = Controller(
+        backends,
+        settings.admission_policy(),
+        settings.reject.policy(),
+        rng=random.Random(0),
+        on_tier_change=lambda _: None,
+    )
+    with _counter(settings, source) as counter:
+        explainer = Explainer(controller, counter, GENERATING, clock, pipeline_policy(settings))
+        try:
+            return asyncio.run(explainer.explain(body, headers, chosen.route))
+        except InvalidRequest as error:
+            raise SettingsError([f"invalid request: {error.message}"]) from error
+        except UnknownRoute as error:
+            raise SettingsError([f"--route {chosen.route}: {error}"]) from error
+
+
+def _source(model: str | None) -> Source | None:
+    try:
+        return None if model is None else find_source(model)
+    except ValueError as error:
+        raise SettingsError([f"--model {error}"]) from error
+
+
+def _assumed(
+    settings: Settings, backend: BackendSettings, chosen: argparse.Namespace, source: Source | None
+) -> Backend:
+    """A backend of known capacity that others hold `--usage` of."""
+    usage = 0.0 if chosen.usage is None else chosen.usage
+    if not 0 <= usage <= 1:
+        raise SettingsError([f"--usage {usage:g}: must be 0 to 1"])
+    layout = None if source is None else _layout(source, backend)
+    backend = _sized(settings, _sim_sized(backend, chosen), chosen, layout)
+    if backend.context_tokens is None and source is not None:
+        backend = backend.model_copy(update={"context_tokens": _context_of(source.config)})
+    built = build_backend(settings, backend, layout)
+    engine = EngineUsage(
+        engine="0", capacity_blocks=backend.capacity_blocks, block_size=backend.block_size, used_ratio=usage
+    )
+    built.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
+    return built
+
+
+def _layout(source: Source, backend: BackendSettings) -> LayoutOf:
+    try:
+        return layout_from(source.config, backend.engine)
+    except ValueError as error:
+        raise SettingsError([f"--model {source.origin}: {error}"]) from error
+
+
+def _sim_sized(backend: BackendSettings, chosen: argparse.Namespace) -> BackendSettings:
+    """The embedded engine's capacity is its own, unless another model or capacity is asked about."""
+    asked = (chosen.model, chosen.capacity_blocks, chosen.capacity_tokens, chosen.block_size)
+    if not backend.url.startswith("sim://") or any(value is not None for value in asked):
+        return backend
+    config = sim_config(backend)
+    own = {
+        "capacity_blocks": backend.capacity_blocks or config.num_gpu_blocks - 1,
+        "block_size": backend.block_size or config.block_size,
+        "context_tokens": backend.context_tokens or config.max_model_len,
+    }
+    return backend.model_copy(update=own)
+
+
+def _sized(
+    settings: Settings, backend: BackendSettings, chosen: argparse.Namespace, layout: LayoutOf | None
+) -> BackendSettings:
+    faults = [
+        f"--{name.replace('_', '-')} must be at least 1"
+        for name in ("capacity_blocks", "capacity_tokens", "block_size")
+        if (value := getattr(chosen, name)) is not None and value < 1
+    ]
+    if chosen.capacity_blocks is not None and chosen.capacity_tokens is not None:
+        faults.append("--capacity-blocks and --capacity-tokens are two answers to one question")
+    if faults:
+        raise SettingsError(faults)
+    size = chosen.block_size or backend.block_size or BLOCK_SIZE
+    backend = backend.model_copy(update={"block_size": size})
+    blocks = chosen.capacity_blocks or backend.capacity_blocks
+    if chosen.capacity_tokens is not None:
+        policy = build_backend(settings, backend, layout).occupancy.policy.capacity
+        blocks = max(1, int(chosen.capacity_tokens / policy.layout(size).rule.tokens_per_block))
+    if blocks is None:
+        raise SettingsError(
+            [
+                f"{backend.label}: its capacity is not known: give --capacity-tokens N, or --capacity-blocks N with "
+                "--block-size N (or backends[].capacity_blocks), or ask a running kvguard with --url"
+            ]
+        )
+    return backend.model_copy(update={"capacity_blocks": blocks})
+
+
+def _context_of(config: Mapping[str, object]) -> int | None:
+    inner = config.get("text_config")
+    length = (inner if isinstance(inner, dict) else config).get("max_position_embeddings")
+    return length if isinstance(length, int) and length > 0 else None
+
+
+class NobodyCounts:
+    """No tokenizer is at hand, so the estimate answers."""
+
+    source = CountSource.ESTIMATE
+
+    async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
+        raise CountFailed("no tokenizer")
+
+    async def count_chat(self, chat: Fields, model: Fields) -> int:
+        raise CountFailed("no tokenizer")
+
+
+@contextlib.contextmanager
+def _counter(settings: Settings, source: Source | None) -> Iterator[PromptCounter]:
+    """The tokenizer of the settings, else the one beside the model, else the estimate."""
+    estimate = EstimateRule(bytes_per_token=settings.tokens.bytes_per_token)
+    path = settings.tokens.tokenizer
+    if path is None and source is not None and source.directory is not None:
+        path = source.directory if (source.directory / "tokenizer.json").is_file() else None
+    with contextlib.ExitStack() as stack:
+        exact: TokenCounter = NobodyCounts()
+        if path is not None:
+            exact = local = load_local_counter(path)
+            stack.callback(local.close)
+        yield PromptCounter(exact, estimate)
+
+
+def report(explanation: dict[str, Any]) -> str:
+    """The explanation for people: the verdict and why, then sizes and room backend by backend."""
+    lines = [_verdict(explanation)]
+    backends = explanation["backends"]
+    chosen = [each for each in backends if each["chosen"]]
+    early = chosen and chosen[0]["why"] != explanation["why"]
+    if early or not chosen:
+        lines += [f"  {line}" for line in explanation["why"]]
+    for backend in sorted(backends, key=lambda each: not each["chosen"]):
+        lines += ["", *_backend_lines(backend)] if len(backends) > 1 else _backend_lines(backend)[1:]
+    lines += [f"note: {note}" for note in explanation["notes"]]
+    return "\n".join(lines)
+
+
+def _verdict(explanation: dict[str, Any]) -> str:
+    where = f" on {explanation['backend']}" if explanation["backend"] else ""
+    if explanation["decision"] != "refuse":
+        changes = ";".join(map(str, explanation["changes"])) or "unchanged"
+        return f"{explanation['decision']}{where}, tier {explanation['tier']}: {changes}"
+    retry = "never retry"
+    if explanation["retry_after_seconds"] is not None:
+        least, most = explanation["retry_after_seconds"]
+        retry = f"Retry-After {least:g} to {most:g} s"
+    return f"refuse{where}, tier {explanation['tier']}: {explanation['status']} {explanation['reason']}, {retry}"
+
+
+def _backend_lines(backend: dict[str, Any]) -> list[str]:
+    decision = "" if backend["chosen"] else f"  (not chosen: {backend['decision']})"
+    lines = [f"{backend['backend']}{decision}", *(f"  {line}" for line in backend["why"]), *_sizes(backend)]
+    if backend["capacity"] is None:
+        return [*lines, "  capacity   not known"]
+    blocks, capacity, headroom = (backend[name] for name in ("blocks", "capacity", "headroom"))
+    extra = f", {blocks['prefill_extra']} more while it is computed" if blocks["prefill_extra"] else ""
+    holds = f"{blocks['prompt']} for the prompt{extra}, {blocks['reserved']} at full length"
+    size = _gib(backend["bytes"]["reserved"]) if backend["bytes"] else ""
+    pool = f"{capacity['blocks']} blocks, {capacity['tokens']} tokens{_gib(capacity['bytes'])}"
+    room = f"{headroom['below_reject_blocks']} blocks below REJECT, {headroom['free_blocks']} free"
+    return [
+        *lines,
+        f"  blocks     {holds}{size}",
+        f"  capacity   {pool}; {room}",
+        *_ratios(backend["ratios"]),
+    ]
+
+
+def _sizes(backend: dict[str, Any]) -> list[str]:
+    tokens, sequences, output = (backend[name] for name in ("tokens", "sequences", "output"))
+    counted = "estimated" if tokens["estimated"] else f"counted: {tokens['source']}"
+    cap = "no cap" if output["cap"] is None else f"cap {output['cap']}"
+    total = f"{backend['footprint_tokens']} in all"
+    shape = "1"
+    if sequences["total"] != 1:
+        many = f"{sequences['copies']} {'beams' if sequences['beams'] else 'copies'}"
+        shape = f"{sequences['total']} ({sequences['prompts']} x {many})"
+    prompt, expected = f"{tokens['prompt_sum']} prompt ({counted})", f"{output['expected']} expected output ({cap})"
+    return [f"  tokens     {prompt}, {expected}, {total}", f"  sequences  {shape}"]
+
+
+def _ratios(ratios: dict[str, Any]) -> list[str]:
+    names = {"without": "now", "with": "as sent", "admitted": "degraded"}
+    shown = {names[which]: values for which, values in ratios.items()}
+    if shown.get("degraded") == shown["as sent"]:
+        del shown["degraded"]
+    return [
+        f"  {name:<11}{', '.join(f'{n} {value:.3f}' for n, value in values.items())}" for name, values in shown.items()
+    ]
+
+
+def _gib(size: object) -> str:
+    return f", {size / 2**30:.2f} GiB" if isinstance(size, int) else ""

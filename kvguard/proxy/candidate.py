@@ -1,0 +1,68 @@
+"""A request as it comes before the controller: read, marked with what its headers say, and counted."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvguard.admission.footprint import Demand, Trait
+from kvguard.pool.backend import Backend
+from kvguard.protocols.request import InferenceRequest
+from kvguard.proxy.headers import OPT_OUT, find
+from kvguard.proxy.upstream import Headers
+from kvguard.tokenization.counter import PromptCounter, TokenCount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A generating route: its label, which is also its path, and how its bodies are read."""
+
+    path: str
+    parse: Callable[[bytes], InferenceRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidatePolicy:
+    """What an operator says of requests before any decision."""
+
+    assumed_output_tokens: int = 512
+    reasoning_models: frozenset[str] = frozenset()
+    allow_opt_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request whose prompts are counted."""
+
+    request: InferenceRequest
+    count: TokenCount
+    policy: CandidatePolicy
+
+    def demand_on(self, backend: Backend) -> Demand:
+        """What it asks of this backend, whose context bounds its answer."""
+        return self.request.demand(
+            self.count.prompts,
+            context_tokens=backend.context_tokens,
+            assumed_output_tokens=self.policy.assumed_output_tokens,
+            estimated=self.count.estimated,
+        )
+
+
+def read_request(route: Route, body: bytes, headers: Headers, policy: CandidatePolicy) -> InferenceRequest:
+    """The request in a body, and what its model and its headers make of it. Raises InvalidRequest."""
+    request = route.parse(body)
+    traits = set(request.traits)
+    if request.model in policy.reasoning_models:
+        traits.add(Trait.REASONING)
+    if policy.allow_opt_out and opts_out(headers):
+        traits.add(Trait.OPTED_OUT)
+    return dataclasses.replace(request, traits=frozenset(traits))
+
+
+def opts_out(headers: Headers) -> bool:
+    """Whether the client would rather be refused than degraded."""
+    return find(headers, OPT_OUT) == b"none"
+
+
+async def counted(request: InferenceRequest, counter: PromptCounter, policy: CandidatePolicy) -> Candidate:
+    """The request with its prompts counted; never fails."""
+    return Candidate(request, await counter.count(request), policy)

@@ -1,0 +1,296 @@
+"""What would happen to a request, without sending it: the live decision with nothing reserved, and why.
+
+Nothing changes: no tier, no ledger, no counter of decisions. Counting may ask an engine's `/tokenize`, as for any
+request. What a request says never shows, only sizes and the fields that would be changed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from kvguard.admission.blocks import BlockRule
+from kvguard.admission.capacity import Capacity
+from kvguard.admission.decision import Admit, Reject, passes_blind
+from kvguard.admission.footprint import Demand
+from kvguard.admission.occupancy import Occupancy
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier, tier_of
+from kvguard.clock import Clock
+from kvguard.errors import InvalidRequest
+from kvguard.pool.backend import Backend
+from kvguard.protocols.fields import is_set, read_fields
+from kvguard.protocols.openai_errors import error_body
+from kvguard.protocols.request import rewrite
+from kvguard.proxy.candidate import Candidate, Route, counted, opts_out, read_request
+from kvguard.proxy.controller import Controller, Refusal, Weighed
+from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, WholeAnswer
+from kvguard.proxy.pipeline import PipelinePolicy
+from kvguard.proxy.refusal import STATUS, body_too_large, invalid_request, render
+from kvguard.proxy.upstream import Headers
+from kvguard.proxy.why import gauge_words, reasons
+from kvguard.telemetry.log import rounded
+from kvguard.telemetry.reporter import Reporter
+from kvguard.tokenization.counter import PromptCounter
+
+Json = dict[str, object]
+
+CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
+_JSON: Headers = [(b"content-type", b"application/json")]
+
+
+class UnknownRoute(Exception):
+    """No generating route of that path."""
+
+
+class Explainer:
+    """Explains requests to one pool; `routes` are the generating routes by path."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        counter: PromptCounter,
+        routes: Mapping[str, Route],
+        clock: Clock,
+        policy: PipelinePolicy,
+    ) -> None:
+        self._controller = controller
+        self._counter = counter
+        self._routes = routes
+        self._clock = clock
+        self._policy = policy
+
+    async def explain(self, body: bytes, headers: Headers, path: str | None = None) -> Json:
+        """What would become of the request in `body`. Raises InvalidRequest or UnknownRoute."""
+        route = self._route(path, body)
+        request = read_request(route, body, headers, self._policy.candidates)
+        candidate = await counted(request, self._counter, self._policy.candidates)
+        explanation = _Explaining(self._controller, candidate, self._policy, self._clock.now()).whole()
+        notes = []
+        if opts_out(headers) and not self._policy.candidates.allow_opt_out:
+            notes.append("x-kvguard-degrade: none is ignored, because degrade.allow_opt_out is off")
+        return {"route": route.path, "model": request.model, **explanation, "notes": notes}
+
+    def _route(self, path: str | None, body: bytes) -> Route:
+        if path is None:
+            path = CHAT_PATH if is_set(read_fields(body), "messages") else COMPLETIONS_PATH
+        if path not in self._routes:
+            raise UnknownRoute(f"There is no generating route of that path; there are {', '.join(self._routes)}.")
+        return self._routes[path]
+
+
+class ExplainPort:
+    """The explainer over HTTP: a bounded body in, JSON out, errors included."""
+
+    def __init__(
+        self, explainer: Explainer, controller: Controller, reporter: Reporter, clock: Clock, policy: PipelinePolicy
+    ) -> None:
+        self._explainer = explainer
+        self._controller = controller
+        self._reporter = reporter
+        self._clock = clock
+        self._policy = policy
+
+    async def answer(self, scope: Message, receive: Receive, path: str | None) -> WholeAnswer:
+        """The explanation of the request in the body. Raises ClientGone."""
+        now, patience = self._clock.now(), self._policy.patience
+        exchange = Exchange(scope, receive, _never_sent, received_at=now, patience=patience)
+        try:
+            body = await exchange.read_body(self._policy.max_body_bytes)
+            explanation = await self._explainer.explain(body, exchange.headers, path)
+        except BodyTooLarge:
+            return self._refused(body_too_large(self._policy.max_body_bytes, self._controller.tier))
+        except InvalidRequest as error:
+            return self._refused(invalid_request(error, self._controller.tier))
+        except UnknownRoute as error:
+            text = error_body(str(error), code="not_found", kind="invalid_request_error", param="route")
+            return WholeAnswer(404, _JSON, text)
+        except ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001  a fault of ours must not show its insides
+            self._reporter.fault(exchange.request_id, error)
+            text = error_body("kvguard failed on this request.", code="internal_error", kind="server_error")
+            return WholeAnswer(500, _JSON, text)
+        return WholeAnswer(200, _JSON, msgspec.json.encode(explanation))
+
+    def _refused(self, refusal: Refusal) -> WholeAnswer:
+        return render(refusal, self._policy.statuses)
+
+
+async def _never_sent(message: Message) -> None:
+    raise RuntimeError("the admin application sends the answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Explaining:
+    """One request in front of every backend at one moment."""
+
+    controller: Controller
+    candidate: Candidate
+    policy: PipelinePolicy
+    now: float
+
+    def whole(self) -> Json:
+        weighed = self.controller.weigh(self.candidate.demand_on, self.candidate.request.model, self.now, self._tier_on)
+        chosen = self.controller.choose(weighed, self.now)
+        early = self.controller.early(self.now, self._tier_on)
+        asked = {each.backend.name: each for each in weighed}
+        reports = [self._report(backend, asked.get(backend.name)) for backend in self.controller.backends]
+        speaks: Backend | None = chosen.backend
+        if early is not None:
+            speaks, verdict = early[0], {**self._refusal(*early), "why": [self._early_why(early[1])]}
+        else:
+            verdict = self._verdict(chosen)
+        name = speaks.name if speaks else None
+        for report in reports:
+            report["chosen"] = report["backend"] == name
+        return {**verdict, "backend": name, "backends": reports}
+
+    def _tier_on(self, backend: Backend) -> Tier:
+        return backend.tier_at(self.controller.policy.tiers, self.now).tier
+
+    def _early_why(self, reject: Reject) -> str:
+        if reject.reason is RejectReason.DRAINING:
+            return "refused (draining), because kvguard is shutting down: no backend is asked"
+        asked = "no backend that can be reached takes any request now"
+        return f"refused ({reject.reason.value}) before its body is read, because {asked}; see the backends"
+
+    def _verdict(self, weighed: Weighed) -> Json:
+        decision, why = weighed.decision, self._why(weighed)
+        if isinstance(decision, Reject):
+            return {**self._refusal(weighed.backend, decision), "why": why}
+        changes = self._changes(decision)
+        return {
+            "decision": "degrade" if changes else "admit",
+            "tier": int(decision.tier),
+            "reason": None,
+            "status": None,
+            "retry_after_seconds": None,
+            "changes": changes,
+            "why": why,
+        }
+
+    def _refusal(self, backend: Backend | None, reject: Reject) -> Json:
+        bounds = self.controller.retry_bounds(backend, reject, self.now)
+        return {
+            "decision": "refuse",
+            "tier": int(reject.tier),
+            "reason": reject.reason.value,
+            "status": self.policy.statuses.get(reject.reason, STATUS[reject.reason]),
+            "retry_after_seconds": None if bounds is None else [round(seconds, 1) for seconds in bounds],
+            "changes": [],
+        }
+
+    def _changes(self, decision: Admit) -> list[str]:
+        return list(rewrite(self.candidate.request, decision.degradation).changes)
+
+    def _report(self, backend: Backend, weighed: Weighed | None) -> Json:
+        """Everything about one backend; `weighed` is None when it would not be asked."""
+        demand = weighed.demand if weighed else self.candidate.demand_on(backend)
+        occupancy, base = backend.occupancy, self._tier_on(backend)
+        if weighed is None:
+            verdict: Json = {"decision": "not_asked", "changes": [], "why": [self._not_asked(backend)]}
+        else:
+            verdict = self._verdict(weighed)
+        return {
+            "backend": backend.name,
+            **verdict,
+            "telemetry": occupancy.telemetry(self.now).value,
+            "base_tier": int(base),
+            "level": self._level(occupancy, base, demand),
+            **self._sizes(demand),
+            **_in_blocks(occupancy.capacity, demand),
+            "admitted": self._admitted(weighed, occupancy.capacity),
+            **self._room(occupancy, weighed, demand),
+        }
+
+    def _why(self, weighed: Weighed) -> list[str]:
+        policy = self.controller.policy
+        model, models = self.candidate.request.model, weighed.backend.models
+        lines = list(reasons(weighed, policy, weighed.backend.tier_at(policy.tiers, self.now), self.now))
+        if models and model not in models:
+            return ["no backend lists this model, so each is asked as if it did; the engine may say 404", *lines]
+        return lines
+
+    def _not_asked(self, backend: Backend) -> str:
+        others = [other for other in self.controller.backends if self.candidate.request.model in other.models]
+        if others and backend not in others:
+            listed = ", ".join(sorted(backend.models)) or "none"
+            return f"not asked, because it does not list this model; it lists {listed}"
+        return f"not asked, because {gauge_words(backend.occupancy, self.now)} and another backend answers"
+
+    def _level(self, occupancy: Occupancy, base: Tier, demand: Demand) -> int:
+        if passes_blind(occupancy, self.controller.policy, self.now):
+            return int(Tier.NORMAL)
+        ratios = occupancy.ratios(self.now, demand)
+        return int(base if ratios is None else max(base, tier_of(ratios, self.controller.policy.tiers)))
+
+    def _sizes(self, demand: Demand) -> Json:
+        count = self.candidate.count
+        return {
+            "tokens": {
+                "prompts": list(demand.prompts),
+                "prompt_sum": demand.prompt_tokens,
+                "source": count.source.value,
+                "estimated": count.estimated,
+            },
+            "sequences": {
+                "prompts": len(demand.prompts),
+                "copies": demand.copies,
+                "beams": demand.beams,
+                "total": demand.sequences,
+            },
+            "output": {
+                "asked": self.candidate.request.requested_cap,
+                "cap": demand.output_cap,
+                "expected": demand.expected_output,
+            },
+            "footprint_tokens": demand.copies * demand.prompt_tokens + demand.sequences * demand.expected_output,
+        }
+
+    def _admitted(self, weighed: Weighed | None, capacity: Capacity | None) -> Json | None:
+        if weighed is None or not isinstance(weighed.decision, Admit):
+            return None
+        demand = weighed.decision.demand
+        sizes = {"output_cap": demand.output_cap, "expected": demand.expected_output, "sequences": demand.sequences}
+        return {**sizes, **_in_blocks(capacity, demand)}
+
+    def _room(self, occupancy: Occupancy, weighed: Weighed | None, demand: Demand) -> Json:
+        capacity, now_ratios = occupancy.capacity, occupancy.ratios(self.now)
+        if capacity is None or now_ratios is None:
+            return {"capacity": None, "headroom": None, "ratios": None}
+        reject = self.controller.policy.tiers.reject
+        ratios = {"without": rounded(now_ratios), "with": rounded(occupancy.ratios(self.now, demand))}
+        if weighed is not None and isinstance(weighed.decision, Admit):
+            ratios["admitted"] = rounded(occupancy.ratios(self.now, weighed.decision.demand))
+        return {
+            "capacity": {"blocks": capacity.blocks, "tokens": capacity.tokens, "bytes": capacity.bytes},
+            "headroom": {
+                "below_reject_blocks": _whole((reject.enter - reject.ratio(now_ratios)) * capacity.blocks),
+                "free_blocks": _whole((1 - now_ratios.projected) * capacity.blocks),
+            },
+            "ratios": ratios,
+        }
+
+
+def _whole(blocks: float) -> int:
+    """Whole blocks of room; none when there is less than nothing."""
+    return max(0, math.floor(blocks + 1e-9))
+
+
+def _in_blocks(capacity: Capacity | None, demand: Demand) -> Json:
+    """The demand in blocks, and in bytes where a block's are known."""
+    if capacity is None:
+        return {"blocks": None, "bytes": None}
+    blocks = _blocks(capacity.rule, demand)
+    each = capacity.layout.block_bytes
+    return {"blocks": blocks, "bytes": None if each is None else {name: n * each for name, n in blocks.items()}}
+
+
+def _blocks(rule: BlockRule, demand: Demand) -> dict[str, int]:
+    return {
+        "prompt": demand.prompt_blocks(rule),
+        "prefill_extra": demand.surge(rule).shared(rule),
+        "reserved": demand.reserved_blocks(rule),
+    }

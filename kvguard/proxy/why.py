@@ -1,0 +1,223 @@
+"""A decision in words that name the numbers and the settings behind it. It reads, and decides nothing."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvguard.admission.capacity import Capacity
+from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, passes_blind
+from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
+from kvguard.admission.policy import SequenceCut, degrade, floor_cap
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.tiers import Tier, TierRule, TierState, tier_of
+from kvguard.proxy.controller import Weighed
+
+_TRAITS = {
+    Trait.OPTED_OUT: "the client opted out (x-kvguard-degrade: none)",
+    Trait.TOOLS: "it has tools (degrade.trim_tools is off)",
+    Trait.STRUCTURED_OUTPUT: "it asks for structured output (degrade.trim_structured_output is off)",
+    Trait.REASONING: "its model reasons before it answers (degrade.reasoning_models)",
+}
+
+
+def reasons(weighed: Weighed, policy: AdmissionPolicy, tier: TierState, now: float) -> tuple[str, ...]:
+    """Why a backend would decide like this; `tier` is the one that would be in force."""
+    occupancy, decision = weighed.backend.occupancy, weighed.decision
+    capacity = occupancy.capacity
+    if isinstance(decision, Reject) and decision.reason not in (RejectReason.SATURATED, RejectReason.TOO_LARGE):
+        return (f"refused ({decision.reason.value}), because {_blind(occupancy, policy, now)}",)
+    if capacity is None or passes_blind(occupancy, policy, now):
+        return (f"admitted unchanged, because {_blind(occupancy, policy, now)}",)
+    return tuple(_Words(weighed, policy, tier, capacity, now).lines())
+
+
+def gauge_words(occupancy: Occupancy, now: float) -> str:
+    """How far the gauge can be trusted, in words."""
+    match occupancy.telemetry(now):
+        case TelemetryState.FRESH:
+            return "the gauge is fresh"
+        case TelemetryState.STALE:
+            patience = occupancy.policy.stale_after_seconds
+            return (
+                f"the gauge is {occupancy.age_seconds(now) or 0.0:.1f} s old, more than {patience:g} s "
+                "(telemetry.stale_after_seconds)"
+            )
+        case TelemetryState.MISSING:
+            return "the backend answers without a KV gauge"
+        case TelemetryState.UNREACHABLE:
+            return f"the backend cannot be reached ({occupancy.failures} failures in a row)"
+
+
+def _blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> str:
+    fresh = occupancy.telemetry(now) is TelemetryState.FRESH
+    when = f"telemetry.when_blind is {policy.blind.value}"
+    if occupancy.capacity is not None or (not fresh and policy.blind is not BlindPolicy.LEDGER):
+        return f"{gauge_words(occupancy, now)} and {when}"
+    remedy = "set backends[].capacity_blocks and block_size"
+    return f"{gauge_words(occupancy, now)}, and the capacity is not known: {remedy}; {when}"
+
+
+def setting_of(tier: Tier) -> str:
+    """The setting of a tier's threshold."""
+    return f"tiers.{tier.name.lower()}_at"
+
+
+def below_or_not(rule: TierRule, tier: Tier, ratios: Ratios, *, which: str = "") -> str:
+    """`projected 0.872 with this request is at or above 0.85 (tiers.restrict_at)`."""
+    ratio = rule.ratio(ratios)
+    side = "at or above" if ratio >= rule.enter else "below"
+    return f"{_signal(rule, ratios, rule.enter)}{which} is {side} {rule.enter:g} ({setting_of(tier)})"
+
+
+def _signal(rule: TierRule, ratios: Ratios, against: float) -> str:
+    """The number a tier looks at, by name, in as many digits as tell it from the threshold."""
+    signal = max(rule.signals, key=ratios.of)
+    ratio = ratios.of(signal)
+    digits = next((digits for digits in (3, 4, 5, 6) if round(ratio, digits) != against or ratio == against), 9)
+    return f"{signal.value} {ratio:.{digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """One decision that rests on numbers."""
+
+    weighed: Weighed
+    policy: AdmissionPolicy
+    tier: TierState
+    capacity: Capacity
+    now: float
+
+    def lines(self) -> Iterator[str]:
+        occupancy, decision = self.weighed.backend.occupancy, self.weighed.decision
+        if occupancy.telemetry(self.now) is not TelemetryState.FRESH:
+            yield f"kvguard's own ledger decides alone, because {gauge_words(occupancy, self.now)}"
+        yield from self._size()
+        if isinstance(decision, Reject) and decision.reason is RejectReason.TOO_LARGE:
+            return
+        yield self._level_words()
+        yield from self._queue()
+        if isinstance(decision, Admit):
+            yield from self._cap(decision)
+            yield from self._sequences(decision)
+            yield from self._admitted(decision)
+        else:
+            yield self._refused(decision)
+
+    @property
+    def _demand(self) -> Demand:
+        return self.weighed.demand
+
+    @property
+    def _level(self) -> Tier:
+        return max(self.weighed.base, tier_of(self._with(self._demand), self.policy.tiers))
+
+    def _with(self, demand: Demand | None) -> Ratios:
+        return self.weighed.backend.occupancy.ratios_of(self.capacity, self.now, demand)
+
+    def _size(self) -> Iterator[str]:
+        needed, there = self._demand.largest_prompt_blocks(self.capacity.rule), self.capacity.largest_engine_blocks
+        if needed <= there:
+            return
+        size = f"the longest prompt needs {needed} blocks while it is computed, and an engine has {there} in all"
+        if self._demand.estimated:
+            yield f"{size}, but its tokens are only estimated, which is no ground for a final refusal"
+        else:
+            yield f"refused (too_large), because {size}: it can never run"
+
+    def _level_words(self) -> str:
+        base, with_it = self.weighed.base, self._with(self._demand)
+        level = self._level
+        rules = dict(self.policy.tiers.rules())
+        if level is Tier.NORMAL:
+            words = below_or_not(rules[Tier.TRIM], Tier.TRIM, with_it, which=" with this request")
+            return f"NORMAL, because {words}"
+        if level > base:
+            return f"{level.name}, because {below_or_not(rules[level], level, with_it, which=' with this request')}"
+        return f"{base.name} is in force, because {self._held(base)}"
+
+    def _held(self, base: Tier) -> str:
+        """What keeps the tier in force: its threshold, the margin below it, or the dwell time."""
+        tiers, before = self.policy.tiers, self._with(None)
+        for tier, rule in tiers.rules():
+            if tier >= base and rule.ratio(before) >= rule.enter:
+                return below_or_not(rule, tier, before, which=" without this request")
+        for tier, rule in tiers.rules():
+            exit_below = rule.enter - tiers.exit_margin
+            if tier >= base and rule.ratio(before) >= exit_below:
+                words = f"{_signal(rule, before, exit_below)} is not yet below {exit_below:g}"
+                return f"{words} ({setting_of(tier)} less tiers.exit_margin {tiers.exit_margin:g})"
+        ago = self.now - self.tier.since
+        return f"it was entered {ago:.1f} s ago and is kept {tiers.min_dwell_seconds:g} s (tiers.min_dwell_seconds)"
+
+    def _queue(self) -> Iterator[str]:
+        occupancy = self.weighed.backend.occupancy
+        engines = occupancy.sample.engines if occupancy.sample else ()
+        floor = occupancy.policy.queue_floor_ratio
+        if self._with(None).projected == floor and any(each.waiting for each in engines):
+            yield f"requests wait in the engine for blocks, which counts as {floor:g} (telemetry.queue_floor_ratio)"
+
+    def _cap(self, decision: Admit) -> Iterator[str]:
+        cap, asked, policy = decision.degradation.output_cap, self._demand.output_cap, self.policy.degrade
+        level_cap = degrade(self._demand, self._level, policy)[1].output_cap
+        if cap is None:
+            if self._level >= Tier.TRIM:
+                yield f"the output cap stays, because {self._uncut()}"
+            return
+        lowered = f"the output cap is lowered from {'no limit' if asked is None else asked} to {cap}"
+        if cap == level_cap:
+            yield (
+                f"{lowered} (degrade.trim_factor {policy.trim_factor:g}, degrade.max_output_tokens "
+                f"{policy.max_output_tokens}, degrade.floor_tokens {policy.floor_tokens})"
+            )
+        elif self._fits(decision.demand):
+            yield f"{lowered}, the most that stays below {self._reject.enter:g} ({setting_of(Tier.REJECT)})"
+        else:
+            yield f"{lowered}, the least there is (degrade.floor_tokens)"
+
+    @property
+    def _reject(self) -> TierRule:
+        return self.policy.tiers.reject
+
+    def _fits(self, demand: Demand) -> bool:
+        return self._reject.ratio(self._with(demand)) < self._reject.enter
+
+    def _uncut(self) -> str:
+        """Why the cap is not lowered, although the level says so."""
+        for trait, words in _TRAITS.items():
+            if trait in self._demand.traits and (trait is Trait.OPTED_OUT or trait in self.policy.degrade.untrimmed):
+                return words
+        return f"it is {self._demand.output_cap}, no more than the least it could be given"
+
+    def _sequences(self, decision: Admit) -> Iterator[str]:
+        copies = self._demand.copies
+        if self._level < Tier.RESTRICT or copies == 1:
+            return
+        if decision.demand.copies < copies:
+            yield f"one sequence instead of {copies} (RESTRICT)"
+        elif decision.degradation.cut is SequenceCut.NONE:
+            yield f"{copies} sequences stay, because {_TRAITS[Trait.OPTED_OUT]}"
+        else:
+            yield f"{copies} sequences stay, because clients index into them (degrade.collapse_n is off)"
+
+    def _admitted(self, decision: Admit) -> Iterator[str]:
+        if not self._fits(decision.demand):
+            words = below_or_not(self._reject, Tier.REJECT, self._with(decision.demand), which=" with it")
+            yield f"admitted although {words}: nothing runs there, and an idle engine takes whatever can run"
+        elif self._level is Tier.REJECT:
+            words = below_or_not(self._reject, Tier.REJECT, self._with(decision.demand), which=" so degraded")
+            yield f"admitted, because {words}"
+
+    def _refused(self, decision: Reject) -> str:
+        needed = math.ceil(decision.needed_blocks - 1e-9)  # 9 that rounding made 9.0000001 are 9
+        free = f"{needed} {'block' if needed == 1 else 'blocks'} must come free"
+        if self.weighed.base is Tier.REJECT:
+            return f"refused (saturated), because REJECT is in force; {free}"
+        lighter, _ = degrade(self._demand, self._level, self.policy.degrade)
+        which = " with this request as the tier degrades it" if lighter != self._demand else " with this request"
+        words = below_or_not(self._reject, Tier.REJECT, self._with(lighter), which=which)
+        least = floor_cap(lighter, self.policy.degrade)
+        if least is None:
+            return f"refused (saturated), because {words}, and its cap cannot be lowered: {self._uncut()}; {free}"
+        at_least = _signal(self._reject, self._with(lighter.with_cap(least)), self._reject.enter)
+        return f"refused (saturated), because {words}, and {at_least} under the least cap of {least} tokens; {free}"

@@ -1,0 +1,156 @@
+"""Blocks of one sequence by group, step and length; the measured runs are in tests/engines/test_vllm_blocks.py."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.blocks import NO_SURGE, BlockGroup, BlockRule, PoolLayout, Surge, blocks_for
+from tests.admission.build import block_rules
+from tests.kit.properties import deterministic
+
+FULL = BlockGroup(block_size=16)
+SLIDING = BlockGroup(block_size=16, sliding_window=64)
+CHUNKED = BlockGroup(block_size=16, attention_chunk_size=64)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block_size", "blocks"),
+    [
+        (0, 16, 0),
+        (1, 16, 1),
+        (15, 16, 1),
+        (16, 16, 1),
+        (17, 16, 2),
+        (31, 16, 2),
+        (32, 16, 2),
+        (33, 16, 3),
+        (5, 1, 5),
+        (1000 + 25, 128, 9),
+        (1000 + 24, 128, 8),
+        (1000 + 23, 128, 8),
+    ],
+)
+def test_a_sequence_holds_whole_blocks(tokens: int, block_size: int, blocks: int) -> None:
+    """A started block counts whole, and a full one is not yet two."""
+    assert blocks_for(tokens, block_size) == blocks
+
+
+@pytest.mark.parametrize(
+    ("group", "computed", "scheduled", "blocks"),
+    [
+        (FULL, 0, 16, 1),
+        (FULL, 16, 1, 2),
+        (FULL, 1000, 24, 64),
+        # A window of 64 reaches back 63 tokens: token 64 still needs the first block, token 79 no more.
+        (SLIDING, 63, 1, 4),
+        (SLIDING, 64, 1, 5),
+        (SLIDING, 78, 1, 5),
+        (SLIDING, 79, 1, 4),
+        (SLIDING, 80, 1, 5),
+        (SLIDING, 0, 640, 40),
+        (SLIDING, 640, 640, 80 - 577 // 16),
+        # A new chunk starts with nothing.
+        (CHUNKED, 63, 1, 4),
+        (CHUNKED, 64, 1, 1),
+        (CHUNKED, 127, 1, 4),
+        (CHUNKED, 32, 64, 6),
+        (CHUNKED, 96, 64, 6),
+        (BlockGroup(block_size=16, count=3), 0, 17, 6),
+        (BlockGroup(block_size=32, count=2, sliding_window=64), 63, 1, 4),
+    ],
+)
+def test_blocks_in_a_step(group: BlockGroup, computed: int, scheduled: int, blocks: int) -> None:
+    """What vLLM holds while it computes these tokens, by its own four formulas."""
+    assert group.held(computed, scheduled) == blocks
+
+
+@pytest.mark.parametrize(
+    ("group", "most"),
+    [
+        (FULL, None),
+        (SLIDING, 5),
+        (BlockGroup(block_size=16, sliding_window=63), 5),
+        (BlockGroup(block_size=16, sliding_window=65), 5),
+        (BlockGroup(block_size=16, sliding_window=66), 6),
+        (BlockGroup(block_size=16, sliding_window=1), 1),
+        (BlockGroup(block_size=16, sliding_window=2), 2),
+        (CHUNKED, 4),
+        (BlockGroup(block_size=16, attention_chunk_size=65), 5),
+    ],
+)
+def test_the_most_a_settled_window_holds(group: BlockGroup, most: int | None) -> None:
+    """The bound is met at some length and never exceeded."""
+    assert group.most_blocks() == most
+    if most is not None:
+        assert max(group.held(tokens, 1) for tokens in range(1000)) == most
+
+
+def test_a_layout_of_several_groups_adds_up() -> None:
+    """One pool serves all groups, and states count once each."""
+    rule = BlockRule(groups=(FULL, SLIDING), state_blocks=3, spanning_state_blocks=3, step_tokens=640)
+    assert rule.settled_blocks(0) == rule.reached_blocks(0) == rule.prefill_blocks(0) == 0
+    assert rule.settled_blocks(1) == rule.reached_blocks(1) == rule.prefill_blocks(1) == 5
+    assert rule.settled_blocks(1280) == 80 + 80 - (1279 - 63) // 16 + 3
+    assert rule.reached_blocks(1280) == 80 + 5 + 3
+    # One step holds no state twice; two do, and the second step holds the window and its own tokens.
+    assert rule.prefill_blocks(640) == 40 + 40 + 3
+    assert rule.prefill_blocks(1280) == 80 + (80 - 577 // 16) + 3 + 3
+    assert rule.surge(640) == Surge(40 - 5, 1)
+    assert rule.surge(16) == NO_SURGE
+
+
+def test_tokens_ahead_take_room() -> None:
+    """Slots for speculated tokens count in every step."""
+    rule = BlockRule(groups=(FULL,), lookahead_tokens=4)
+    assert [rule.settled_blocks(tokens) for tokens in (12, 13)] == [1, 2]
+    assert [rule.reached_blocks(tokens) for tokens in (12, 13)] == [1, 2]
+    assert [rule.prefill_blocks(tokens) for tokens in (12, 13)] == [1, 2]
+    assert CHUNKED.most_blocks(4) == 5
+    assert SLIDING.most_blocks(4) == 6
+
+
+@pytest.mark.parametrize(
+    ("rule", "block_size", "tokens_per_block", "surges"),
+    [
+        (BlockRule.plain(16), 16, 16.0, False),
+        (BlockRule(groups=(BlockGroup(block_size=32), SLIDING)), 32, 32.0, True),
+        (BlockRule(groups=(FULL, BlockGroup(block_size=16, count=3, sliding_window=9))), 16, 16.0, True),
+        (BlockRule(groups=(SLIDING,)), 16, 16.0, True),
+        (BlockRule(groups=(), state_blocks=1), 1, 1.0, False),
+        (BlockRule(groups=(FULL,), spanning_state_blocks=1), 16, 16.0, True),
+        (PoolLayout.plain(16).rule, 16, 16.0, False),
+    ],
+)
+def test_what_a_rule_says_of_itself(rule: BlockRule, block_size: int, tokens_per_block: float, surges: bool) -> None:
+    """Its block is that of what grows without end, and only what forgets can surge."""
+    assert (rule.block_size, rule.tokens_per_block, rule.surges) == (block_size, tokens_per_block, surges)
+
+
+def test_prefills_together_share_the_tokens_of_a_step() -> None:
+    """Many prompts at once hold no more than one step computes, and a rounded block each."""
+    rule = BlockRule(groups=(FULL, SLIDING), step_tokens=640)
+    one = rule.surge(6400)
+    assert one == Surge(80 - 577 // 16 - 40 + 40 - 5, 1)
+    assert one.shared(rule) == 39
+    assert one.times(10).shared(rule) == 40 + 10
+    assert (one + one).shared(rule) == 42
+    assert NO_SURGE.shared(rule) == 0
+
+
+@deterministic
+@given(rule=block_rules(), tokens=st.integers(0, 1500))
+def test_reached_never_falls_and_bounds_what_is_held(rule: BlockRule, tokens: int) -> None:
+    """It is at least what any shorter settled sequence holds, and at most a block a windowed group more than needed."""
+    reached = rule.reached_blocks(tokens)
+    assert reached <= rule.reached_blocks(tokens + 1)
+    assert reached >= rule.settled_blocks(tokens)
+
+
+@deterministic
+@given(rule=block_rules(), tokens=st.integers(1, 800))
+def test_a_prefill_never_holds_less_than_its_last_step(rule: BlockRule, tokens: int) -> None:
+    """The peak covers every step of the prefill, whatever its size, and the surge is what goes beyond the settled."""
+    steps = range(0, tokens, rule.step_tokens)
+    held = [rule.held_blocks(done, min(rule.step_tokens, tokens - done)) for done in steps]
+    assert rule.prefill_blocks(tokens) >= max(held)
+    assert rule.reached_blocks(tokens) + rule.surge(tokens).blocks >= rule.prefill_blocks(tokens)

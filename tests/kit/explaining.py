@@ -1,0 +1,63 @@
+"""An explainer over backends at a given load, without a server: prompts are token ids or estimated."""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+from kvguard.admission.decision import AdmissionPolicy
+from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.retry import RetryPolicy
+from kvguard.admission.tiers import TierPolicy
+from kvguard.clock import ManualClock
+from kvguard.explain import NobodyCounts
+from kvguard.pool.backend import Backend, new_backend
+from kvguard.proxy.app import GENERATING
+from kvguard.proxy.candidate import CandidatePolicy
+from kvguard.proxy.controller import Controller
+from kvguard.proxy.explain import Explainer
+from kvguard.proxy.headers import OPT_OUT
+from kvguard.proxy.pipeline import PipelinePolicy
+from kvguard.tokenization.counter import EstimateRule, PromptCounter
+from tests.admission.build import sample
+
+SMALL = {"prompt": [1] * 16, "max_tokens": 160}
+NOW = 100.0
+POLICY = PipelinePolicy(candidates=CandidatePolicy(allow_opt_out=True, reasoning_models=frozenset({"thinker"})))
+COUNTER = PromptCounter(NobodyCounts(), EstimateRule())
+
+
+def backend_at(
+    name: str,
+    ratio: float | None,
+    *,
+    models: tuple[str, ...] = (),
+    age: float = 0.0,
+    context: int | None = 4096,
+    waiting: int = 0,
+    **policy: Any,
+) -> Backend:
+    """A backend of 100 blocks whose gauge said `ratio` so long ago, twice; None: it was never scraped."""
+    backend = new_backend(name, f"http://{name}", OccupancyPolicy(**policy), LengthPolicy())
+    backend.models, backend.context_tokens = frozenset(models), context
+    if ratio is not None:
+        for _ in range(2):
+            backend.occupancy.observe(sample(ratio, waiting=waiting), asked_at=NOW - age)
+    return backend
+
+
+def explainer_of(
+    *backends: Backend, policy: PipelinePolicy = POLICY, seed: int = 0, **admission: Any
+) -> tuple[Explainer, Controller]:
+    chosen = AdmissionPolicy(**{"tiers": TierPolicy(), "degrade": DegradePolicy(), **admission})
+    controller = Controller(
+        backends, chosen, RetryPolicy(), rng=random.Random(seed), on_tier_change=lambda change: None
+    )
+    return Explainer(controller, COUNTER, GENERATING, ManualClock(NOW), policy), controller
+
+
+def explained(explainer: Explainer, fields: dict, *, opt_out: bool = False, path: str | None = None) -> Any:
+    headers = [(OPT_OUT, b"none")] if opt_out else []
+    return json.loads(json.dumps(asyncio.run(explainer.explain(json.dumps(fields).encode(), headers, path))))

@@ -1,0 +1,291 @@
+"""What the explanation says is what then happens, and asking changes nothing."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvguard.admission.blocks import PoolLayout
+from kvguard.admission.capacity import CapacityPolicy
+from kvguard.admission.decision import BlindPolicy
+from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.tiers import TierPolicy
+from kvguard.errors import InvalidRequest
+from kvguard.pool.backend import Backend
+from kvguard.protocols.request import rewrite
+from kvguard.proxy.app import GENERATING
+from kvguard.proxy.candidate import counted, read_request
+from kvguard.proxy.controller import Admission, Controller
+from kvguard.proxy.explain import UnknownRoute
+from kvguard.proxy.headers import OPT_OUT
+from kvguard.proxy.pipeline import PipelinePolicy
+from tests.admission.build import demands
+from tests.kit.explaining import COUNTER, NOW, POLICY, SMALL, backend_at, explained, explainer_of
+from tests.kit.guard import CHAT, COMPLETIONS, guarding
+from tests.kit.properties import deterministic
+from tests.kit.stub import Stub, exposition, refusing_stub, running_stub
+
+SECRET = "correct-horse-battery"
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> dict:
+    """Requests of both routes, small enough to matter to a hundred blocks."""
+    fields: dict[str, Any] = {"model": draw(st.sampled_from(("m", "thinker", "other")))}
+    if draw(st.booleans()):
+        fields["messages"] = [{"role": "user", "content": "x" * draw(st.integers(0, 900))}]
+    else:
+        lengths = draw(st.lists(st.integers(1, 700), min_size=1, max_size=2))
+        fields["prompt"] = [[1] * length for length in lengths]
+    optional = {
+        "max_tokens": st.integers(1, 1200),
+        "n": st.integers(1, 3),
+        "use_beam_search": st.booleans(),
+        "min_tokens": st.integers(0, 100),
+        "tools": st.just([{}]),
+        "ignore_eos": st.booleans(),
+    }
+    for name, values in optional.items():
+        if draw(st.booleans()):
+            fields[name] = draw(values)
+    return fields
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> list[Backend]:
+    """One or two backends at any load, some of them blind, with requests of their own."""
+    built = []
+    for number in range(draw(st.integers(1, 2))):
+        ratio = draw(st.none() | st.floats(0, 1))
+        models = draw(st.sampled_from(((), ("m",), ("m", "thinker"))))
+        age = draw(st.sampled_from((0.0, 0.0, 0.0, 30.0)))
+        waiting = draw(st.sampled_from((0, 0, 3)))
+        backend = backend_at(f"b{number}", ratio, models=models, age=age, waiting=waiting)
+        for held in draw(st.lists(demands(), max_size=2)):
+            backend.reserve(held, NOW)
+        if draw(st.integers(0, 5)) == 0:
+            for _ in range(3):
+                backend.occupancy.miss(reached=False)
+        if draw(st.booleans()):
+            backend.retier(TierPolicy(), NOW)
+        built.append(backend)
+    return built
+
+
+def state_of(controller: Controller) -> object:
+    """Everything a decision may change."""
+    backends = [
+        (b.tier, b.ledger.version, b.ledger.live, b.ledger.violations, b.refused_blocks.value(NOW), len(b.seen))
+        for b in controller.backends
+    ]
+    return backends, controller._rng.getstate()
+
+
+@deterministic
+@given(
+    pool=pools(),
+    fields=bodies(),
+    opt_out=st.booleans(),
+    blind=st.sampled_from(list(BlindPolicy)),
+    collapse=st.booleans(),
+    draining=st.sampled_from((False, False, False, True)),
+)
+def test_what_is_explained_is_what_the_controller_then_does(
+    pool: list[Backend], fields: dict, opt_out: bool, blind: BlindPolicy, collapse: bool, draining: bool
+) -> None:
+    """Same verdict, backend, tier, reason, changes and `Retry-After`; and asking twice changes nothing."""
+    explainer, controller = explainer_of(*pool, blind=blind, degrade=DegradePolicy(collapse_n=collapse))
+    controller.draining = draining
+    before = state_of(controller)
+    said = explained(explainer, fields, opt_out=opt_out)
+    assert explained(explainer, fields, opt_out=opt_out) == said
+    assert state_of(controller) == before
+
+    route = GENERATING[said["route"]]
+    headers = [(OPT_OUT, b"none")] if opt_out else []
+    request = read_request(route, json.dumps(fields).encode(), headers, POLICY.candidates)
+    candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates))
+    outcome = controller.refuse_early(NOW) or controller.admit(candidate.demand_on, request.model, NOW)
+
+    if isinstance(outcome, Admission):
+        changes = rewrite(request, outcome.decision.degradation).changes
+        assert (said["decision"], said["reason"]) == ("degrade" if changes else "admit", None)
+        assert (said["backend"], said["changes"]) == (outcome.backend.name, list(changes))
+        assert said["tier"] == outcome.decision.tier
+        (report,) = [report for report in said["backends"] if report["chosen"]]
+        assert min(report["level"], 2) == outcome.decision.tier
+        assert report["admitted"]["output_cap"] == outcome.decision.demand.output_cap
+    else:
+        assert (said["decision"], said["reason"]) == ("refuse", outcome.reason.value)
+        assert (said["backend"] or "", said["tier"]) == (outcome.backend, outcome.tier)
+        assert (said["retry_after_seconds"] is None) == (outcome.retry_after_seconds is None)
+        if outcome.retry_after_seconds is not None:
+            least, most = said["retry_after_seconds"]
+            assert least - 0.05 <= outcome.retry_after_seconds <= most + 0.05
+    assert all(report["why"] for report in said["backends"])
+    assert said["why"]
+
+
+def test_sizes_and_room_are_in_the_engines_units() -> None:
+    """Prompts, sequences, caps, blocks, bytes, capacity, headroom and ratios, without and with the request."""
+
+    def layout(block_size: int) -> PoolLayout:
+        return PoolLayout(rule=PoolLayout.plain(block_size).rule, block_bytes=1000)
+
+    backend = backend_at("b", 0.5, capacity=CapacityPolicy(layout_of=layout))
+    explainer, _ = explainer_of(backend)
+    said = explained(explainer, {"prompt": [[1] * 16, [1] * 20], "n": 2, "max_tokens": 32})
+    (report,) = said["backends"]
+    assert report["tokens"] == {"prompts": [16, 20], "prompt_sum": 36, "source": "ids", "estimated": False}
+    assert report["sequences"] == {"prompts": 2, "copies": 2, "beams": False, "total": 4}
+    assert report["output"] == {"asked": 32, "cap": 32, "expected": 32}
+    assert report["footprint_tokens"] == 2 * 36 + 4 * 32
+    assert report["blocks"] == {"prompt": 6, "prefill_extra": 0, "reserved": 14}
+    assert report["bytes"] == {"prompt": 6000, "prefill_extra": 0, "reserved": 14000}
+    assert report["capacity"] == {"blocks": 100, "tokens": 1600, "bytes": 100_000}
+    assert report["headroom"] == {"below_reject_blocks": 45, "free_blocks": 50}
+    assert report["ratios"]["without"] == {"observed": 0.5, "projected": 0.5, "reserved": 0.5, "peak": 0.5}
+    assert report["ratios"]["with"] == {"observed": 0.5, "projected": 0.56, "reserved": 0.64, "peak": 0.64}
+    assert (report["base_tier"], report["level"], report["telemetry"]) == (0, 0, "fresh")
+
+
+def test_without_a_capacity_there_are_tokens_but_no_blocks() -> None:
+    """Unknown is null, never 0."""
+    explainer, _ = explainer_of(backend_at("b", None))
+    (report,) = explained(explainer, SMALL)["backends"]
+    for name in ("blocks", "bytes", "capacity", "headroom", "ratios", "admitted"):
+        assert report[name] is None
+    assert report["tokens"]["prompt_sum"] == 16
+
+
+def test_the_route_is_guessed_from_the_body_or_named() -> None:
+    """Messages make a chat; a path that generates nothing is refused."""
+    explainer, _ = explainer_of(backend_at("b", 0.1))
+    assert explained(explainer, {"messages": []})["route"] == CHAT
+    assert explained(explainer, SMALL)["route"] == COMPLETIONS
+    with pytest.raises(InvalidRequest):
+        explained(explainer, SMALL, path=CHAT)
+    with pytest.raises(UnknownRoute):
+        explained(explainer, SMALL, path="/v1/models")
+
+
+def test_a_backend_that_is_not_asked_says_why() -> None:
+    """One does not serve the model, another cannot be reached; sizes are given all the same."""
+    explainer, _ = explainer_of(backend_at("a", 0.1, models=("m",)), backend_at("b", 0.1, models=("other",)))
+    said = explained(explainer, {**SMALL, "model": "m"})
+    assert [report["chosen"] for report in said["backends"]] == [True, False]
+    assert said["backends"][1]["decision"] == "not_asked"
+    assert said["backends"][1]["why"] == ["not asked, because it does not list this model; it lists other"]
+    assert said["backends"][1]["blocks"]["prompt"] == 1
+    gone = backend_at("a", 0.1)
+    for _ in range(3):
+        gone.occupancy.miss(reached=False)
+    explainer, _ = explainer_of(gone, backend_at("b", 0.1))
+    assert explained(explainer, SMALL)["backends"][0]["why"] == [
+        "not asked, because the backend cannot be reached (3 failures in a row) and another backend answers"
+    ]
+
+
+def test_a_model_nobody_lists_is_asked_of_all() -> None:
+    """The engine is the one to say 404."""
+    explainer, _ = explainer_of(backend_at("a", 0.1, models=("m",)))
+    (report,) = explained(explainer, {**SMALL, "model": "nope"})["backends"]
+    assert report["why"][0] == "no backend lists this model, so each is asked as if it did; the engine may say 404"
+
+
+def test_an_opt_out_that_is_not_honoured_is_noted() -> None:
+    """The header means nothing unless the operator allows it."""
+    policy = PipelinePolicy()
+    explainer, _ = explainer_of(backend_at("b", 0.75), policy=policy)
+    said = explained(explainer, SMALL, opt_out=True)
+    assert said["notes"] == ["x-kvguard-degrade: none is ignored, because degrade.allow_opt_out is off"]
+    assert said["decision"] == "degrade"
+
+
+@pytest.mark.anyio
+async def test_the_admin_port_explains_and_forwards_nothing() -> None:
+    """A live request's fate in JSON; the backend, the ledger and the metrics never hear of it."""
+    async with running_stub(Stub(page=exposition(0.75))) as stub, guarding(stub) as guard:
+        body = {"model": "tiny", "prompt": SECRET, "max_tokens": 1024}
+        counted_before = guard.metric("kvguard_token_counts_total", source="engine")
+        answer = await guard.admin.post("/debug/explain", json=body)
+        assert answer.status_code == 200
+        said = answer.json()
+        assert (said["decision"], said["backend"]) == ("degrade", "b0")
+        served = await guard.complete(SECRET, max_tokens=1024)
+        assert served.headers["x-kvguard-degraded"] == ";".join(said["changes"])
+        assert len(stub.hits) == 1
+        assert guard.metric("kvguard_token_counts_total", source="engine") == (counted_before or 0) + 1
+        assert SECRET not in answer.text + guard.log_stream.getvalue()
+
+
+@pytest.mark.anyio
+async def test_errors_of_the_admin_port_are_the_apis_own() -> None:
+    """Invalid is 400 with the parser's message, too large 413, an unknown route 404; every one is JSON."""
+    async with running_stub() as stub, guarding(stub, limits={"max_body_bytes": 200}) as guard:
+        post = guard.admin.post
+        invalid = await post("/debug/explain", json={"prompt": "hi", "max_tokens": "many", "user": SECRET})
+        assert invalid.status_code == 400
+        assert invalid.json()["error"] == {
+            "message": "Invalid request: 'max_tokens' must be an integer.",
+            "type": "invalid_request_error",
+            "param": "max_tokens",
+            "code": "invalid_request",
+        }
+        large = await post("/debug/explain", json={"prompt": "x" * 300})
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+        nowhere = await post("/debug/explain", params={"route": "/v1/models"}, json={"prompt": "hi"})
+        assert (nowhere.status_code, nowhere.json()["error"]["param"]) == (404, "route")
+        assert SECRET not in guard.log_stream.getvalue()
+
+
+@pytest.mark.anyio
+async def test_a_fault_of_ours_shows_nothing_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 500 in the API's shape, and the type of the error in the log."""
+
+    def broken(self: object, *arguments: object, **named: object) -> None:
+        raise ValueError(SECRET)
+
+    async with running_stub() as stub, guarding(stub) as guard:
+        monkeypatch.setattr(Controller, "weigh", broken)
+        answer = await guard.admin.post("/debug/explain", json={"prompt": SECRET})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+        assert guard.logs[-1]["event"] == "fault"
+        assert SECRET not in answer.text + guard.log_stream.getvalue()
+
+
+@pytest.mark.anyio
+async def test_a_draining_kvguard_and_one_without_a_backend_still_explain() -> None:
+    """Both refuse everybody, and the explanation says so with 200."""
+    async with running_stub() as stub, guarding(stub) as guard:
+        guard.service.controller.draining = True
+        said = (await guard.admin.post("/debug/explain", json=SMALL)).json()
+        assert (said["decision"], said["reason"], said["status"], said["backend"]) == ("refuse", "draining", 503, None)
+        assert said["why"] == ["refused (draining), because kvguard is shutting down: no backend is asked"]
+    with refusing_stub() as stub:
+        async with guarding(stub) as guard:
+            said = (await guard.admin.post("/debug/explain", json=SMALL)).json()
+            assert (said["reason"], said["status"]) == ("backend_unreachable", 502)
+
+
+@pytest.mark.anyio
+async def test_thresholds_out_of_reach_are_said_at_the_start_and_exported() -> None:
+    """A thousand blocks and four sequences of 2048 tokens: the cache never fills half."""
+    page = exposition(0.0, blocks=1024).replace('block_size="16"', 'block_size="16",kv_cache_size_tokens="33000"')
+    async with running_stub(Stub(page=page)) as stub, guarding(stub, backend={"engine": {"max_num_seqs": 4}}) as guard:
+        await guard.until(lambda: any(line["event"] == "block_rule" for line in guard.logs))
+        (line,) = [line for line in guard.logs if line["event"] == "thresholds"]
+        assert line["level"] == "warning"
+        assert line["reject"] == (
+            "unreachable: 4 sequences (max_num_seqs) of the full context of 2048 tokens hold 512 of 1024 blocks "
+            "(0.500), below 0.95 (tiers.reject_at): the engine's queue fills before its cache does"
+        )
+        labels = {"backend": "b0", "tier": "trim", "state": "unreachable"}
+        assert guard.metric("kvguard_threshold_state", **labels) == 1
+        ratio = guard.metric("kvguard_block_rule_ratio", backend="b0")
+        assert ratio == pytest.approx(2.01, abs=0.01)
+        await guard.advance(5.0)
+        assert len([line for line in guard.logs if line["event"] in ("thresholds", "block_rule")]) == 2

@@ -1,0 +1,248 @@
+"""The command: asked of a running kvguard, or worked out from settings alone."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kvguard.cli import main
+from kvguard.explain import report
+from tests.kit.explaining import SMALL, backend_at, explained, explainer_of
+
+BODY = {"model": "m", "prompt": [1] * 16, "max_tokens": 160}
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 100,
+}
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> str:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(BODY))
+    return str(file)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    main(["explain", *arguments, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *arguments])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert all(line.startswith("kvguard: ") for line in err.splitlines())
+    return err
+
+
+def test_offline_it_prints_verdict_reasons_sizes_and_room(capsys: pytest.CaptureFixture[str], body: str) -> None:
+    """The same decision over an assumed occupancy, in words and numbers."""
+    main(["explain", body, "--capacity-blocks", "100", "--usage", "0.72"])
+    assert capsys.readouterr().out.splitlines() == [
+        "degrade on sim, tier 1: max_tokens=160->80",
+        "  TRIM is in force, because projected 0.720 without this request is at or above 0.7 (tiers.trim_at)",
+        "  the output cap is lowered from 160 to 80 (degrade.trim_factor 0.5, degrade.max_output_tokens 512, "
+        "degrade.floor_tokens 64)",
+        "  tokens     16 prompt (counted: ids), 160 expected output (cap 160), 176 in all",
+        "  sequences  1",
+        "  blocks     1 for the prompt, 11 at full length",
+        "  capacity   100 blocks, 1600 tokens; 23 blocks below REJECT, 28 free",
+        "  now        observed 0.720, projected 0.720, reserved 0.720, peak 0.720",
+        "  as sent    observed 0.720, projected 0.730, reserved 0.830, peak 0.830",
+        "  degraded   observed 0.720, projected 0.730, reserved 0.780, peak 0.780",
+    ]
+
+
+def test_a_refusal_says_status_reason_and_when_to_come_back(capsys: pytest.CaptureFixture[str], body: str) -> None:
+    """Whatever the verdict, the command succeeds; a refusal of everybody is said first."""
+    main(["explain", body, "--capacity-blocks", "100", "--usage", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "refuse on sim, tier 3: 503 saturated, Retry-After 5 to 7.5 s"
+    assert lines[1].startswith("  refused (saturated) before its body is read")
+    main(["explain", body, "--capacity-blocks", "1", "--block-size", "8"])
+    assert capsys.readouterr().out.startswith("refuse on sim, tier 0: 400 too_large, never retry\n")
+
+
+def test_a_config_file_gives_backends_thresholds_and_capacities(
+    capsys: pytest.CaptureFixture[str], body: str, tmp_path: Path
+) -> None:
+    """Two backends, the emptier-by-ratio one first; the thresholds are the file's."""
+    config = tmp_path / "guard.yaml"
+    config.write_text(
+        "backends:\n"
+        "  - {url: 'http://a:1', capacity_blocks: 20, block_size: 16}\n"
+        "  - {url: 'http://b:1', capacity_blocks: 200, block_size: 16}\n"
+        "tiers: {trim_at: 0.4}\n"
+    )
+    answer = said(capsys, body, "--config", str(config), "--usage", "0.3")
+    assert (answer["decision"], answer["backend"]) == ("admit", "b:1")
+    main(["explain", body, "--config", str(config), "--usage", "0.5"])
+    out = capsys.readouterr().out
+    assert "at or above 0.4 (tiers.trim_at)" in out
+    assert "\n\nb:1\n" in out
+    assert "\n\na:1  (not chosen: degrade)\n" in out
+
+
+def test_a_config_in_front_of_the_embedded_engine_needs_no_capacity(
+    capsys: pytest.CaptureFixture[str], body: str
+) -> None:
+    """Its size is known, unless another model is asked about."""
+    assert said(capsys, body, "--usage", "0")["backends"][0]["capacity"]["blocks"] == 511
+    assert "its capacity is not known: give --capacity-tokens" in fault(capsys, body, "--model", "llama-3.1-8b")
+
+
+def test_a_model_gives_bytes_context_and_layout(capsys: pytest.CaptureFixture[str], body: str, tmp_path: Path) -> None:
+    """From a file, a directory or a preset."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    for model in (str(tmp_path), str(tmp_path / "config.json")):
+        (report,) = said(capsys, body, "--model", model, "--capacity-tokens", "1600")["backends"]
+        # 2 (K and V) x 2 layers x 2 heads x 16 x 2 bytes x 16 tokens
+        assert report["bytes"]["prompt"] == 4096
+        assert report["capacity"] == {"blocks": 100, "tokens": 1600, "bytes": 409_600}
+        assert report["output"]["cap"] == 84
+    (report,) = said(capsys, body, "--model", "gemma-3-27b", "--capacity-blocks", "9000")["backends"]
+    assert report["capacity"]["bytes"] > 0
+    main(["explain", body, "--model", "gemma-3-27b", "--capacity-blocks", "9000"])
+    assert " GiB; " in capsys.readouterr().out
+
+
+def test_a_tokenizer_beside_the_model_counts_and_without_one_the_estimate_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Three words are three tokens; a chat without a template is estimated."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    text, chat = tmp_path / "text.json", tmp_path / "chat.json"
+    text.write_text('{"prompt": "one two three", "max_tokens": 8}')
+    chat.write_text('{"messages": [{"role": "user", "content": "one"}], "max_tokens": 8}')
+    flags = ("--model", str(tmp_path), "--capacity-blocks", "100")
+    assert said(capsys, str(text), *flags)["backends"][0]["tokens"]["source"] == "estimate"
+    assert said(capsys, str(chat), *flags)["backends"][0]["tokens"]["estimated"]
+    tokenizer = Tokenizer(models.WordLevel({"one": 0, "two": 1, "three": 2}, unk_token="one"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (report,) = said(capsys, str(text), *flags)["backends"]
+    assert report["tokens"] == {"prompts": [3], "prompt_sum": 3, "source": "local", "estimated": False}
+    main(["explain", str(chat), *flags])
+    assert "prompt (estimated)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--usage", "1.5"], "--usage 1.5: must be 0 to 1"),
+        (["--capacity-blocks", "0"], "--capacity-blocks must be at least 1"),
+        (["--capacity-blocks", "9", "--capacity-tokens", "9"], "two answers to one question"),
+        (["--model", "no-such-model", "--capacity-blocks", "9"], "--model no-such-model: no such file"),
+        (["--model", "broken.json", "--capacity-blocks", "9"], "--model broken.json: "),
+        (["--usage", "0", "--route", "/nope"], "--route /nope: There is no generating route"),
+        (["--usage", "0", "--route", "/v1/chat/completions"], "invalid request: 'messages' must be a list"),
+        (["--usage", "0", "--url", "http://h:1"], "--usage would be ignored"),
+        (["--config", "none.yaml"], "no such file: none.yaml"),
+    ],
+)
+def test_what_is_wrong_with_the_arguments_is_one_line(
+    capsys: pytest.CaptureFixture[str], body: str, tmp_path: Path, arguments: list[str], part: str
+) -> None:
+    """Every fault ends with 2 and says which flag."""
+    (tmp_path / "broken.json").write_text('{"model_type": "nobody-knows"}')
+    assert part in fault(capsys, body, *arguments)
+
+
+def test_a_body_that_cannot_be_read_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is named."""
+    assert "nothing.json: cannot be read" in fault(capsys, "nothing.json", "--usage", "0")
+
+
+class _Stdin:
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+def test_a_request_may_come_on_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a file, and with the opt-out noted as not honoured."""
+    monkeypatch.setattr(sys, "stdin", _Stdin(json.dumps(BODY | {"n": 2}).encode()))
+    main(["explain", "--usage", "0.1", "--opt-out"])
+    out = capsys.readouterr().out
+    assert "  sequences  2 (1 x 2 copies)\n" in out
+    assert out.endswith("note: x-kvguard-degrade: none is ignored, because degrade.allow_opt_out is off\n")
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: httpx.Response | Exception) -> list[httpx.Request]:
+    """Every httpx client gets this answer; the requests it was asked."""
+    asked: list[httpx.Request] = []
+
+    def transport(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    client = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **named: client(**named, transport=httpx.MockTransport(transport)))
+    return asked
+
+
+def test_a_running_kvguard_is_asked_on_its_admin_port(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    """The body as it is, the route as a parameter, the opt-out as a header."""
+    asked = answering(monkeypatch, httpx.Response(200, json={"decision": "admit"}))
+    main(["explain", body, "--url", "http://guard:9090/", "--route", "/v1/completions", "--opt-out", "--json"])
+    assert json.loads(capsys.readouterr().out) == {"decision": "admit"}
+    (request,) = asked
+    assert str(request.url) == "http://guard:9090/debug/explain?route=%2Fv1%2Fcompletions"
+    assert (json.loads(request.content), request.headers["x-kvguard-degrade"]) == (BODY, "none")
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        (httpx.ConnectError("refused"), "refused; is kvguard running there"),
+        (httpx.ReadTimeout(""), "ReadTimeout; is kvguard running there"),
+        (httpx.Response(400, json={"error": {"message": "Invalid request: no."}}), "400: Invalid request: no."),
+        (httpx.Response(404, json={"detail": "Not Found"}), "404: not an answer of kvguard's admin port"),
+        (httpx.Response(200, text="<html>"), "200: not an answer of kvguard's admin port"),
+        (httpx.Response(502, json=[]), "502: not an answer of kvguard's admin port"),
+    ],
+)
+def test_what_a_running_kvguard_cannot_answer_is_a_fault(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+    answer: httpx.Response | Exception,
+    part: str,
+) -> None:
+    """Its message, or what stood in the way."""
+    answering(monkeypatch, answer)
+    assert part in fault(capsys, body)
+
+
+def test_what_is_not_known_is_said_not_guessed() -> None:
+    """No capacity, no blocks; and a refusal by nobody in particular names no backend."""
+    explainer, controller = explainer_of(backend_at("b", None))
+    controller.draining = True
+    lines = report(explained(explainer, SMALL)).splitlines()
+    assert lines[0] == "refuse, tier 0: 503 draining, Retry-After 1 to 1.5 s"
+    assert lines[1] == "  refused (draining), because kvguard is shutting down: no backend is asked"
+    assert lines[-1] == "  capacity   not known"
