@@ -87,6 +87,7 @@ def vllm_layout(spec: KVCacheSpec, settings: EngineSettings = EngineSettings()) 
 def _kind(cache: LayerSpec) -> _Kind:
     if isinstance(cache, CompressedSpec):
         raise UnsupportedLayout("compressed KV lies in blocks of several sizes")
+    cache = _as_served(cache)
     window = cache.sliding_window if isinstance(cache, AttentionSpec | LatentSpec) else None
     chunk = cache.attention_chunk_size if isinstance(cache, AttentionSpec) else None
     state = cache.state_bytes() if isinstance(cache, StateSpec) else 0
@@ -99,9 +100,13 @@ def _kind(cache: LayerSpec) -> _Kind:
     )
 
 
+def _as_served(cache: LayerSpec) -> LayerSpec:
+    return cache.expanded if isinstance(cache, LatentSpec) and cache.expanded is not None else cache
+
+
 def _without_windows(buckets: Counter[_Kind]) -> Counter[_Kind]:
     """Sliding and chunked layers beside full ones keep all tokens; layers that all slide keep their window."""
-    if all(kind.keeps != (None, None) for kind in buckets):
+    if all(kind.state_bytes or kind.keeps != (None, None) for kind in buckets):
         return buckets
     merged: Counter[_Kind] = Counter()
     for kind, layers in buckets.items():
@@ -115,7 +120,7 @@ def _one_group(spec: KVCacheSpec, buckets: Counter[_Kind], settings: EngineSetti
     size = settings.block_size * settings.decode_context_parallel_size
     groups = () if kind is None else (_group(kind, size, 1),)
     stages = pipeline_stages(len(spec.layers), settings.pipeline_parallel_size)
-    token_bytes = max(sum(c.bytes_per_token() for i in stage for c in spec.layers[i]) for stage in stages)
+    token_bytes = max(sum(_as_served(c).bytes_per_token() for i in stage for c in spec.layers[i]) for stage in stages)
     return PoolLayout(rule=_rule(groups, 0, settings), block_bytes=settings.block_size * token_bytes)
 
 

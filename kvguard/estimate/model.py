@@ -14,7 +14,7 @@ from kvguard.estimate.weights import UnknownWeights, Weights, automatic_weights
 from kvguard.modelspec.config import UnsupportedConfig, kv_cache_spec, text_fields
 from kvguard.modelspec.fields import Fields
 from kvguard.modelspec.heads import HEADS
-from kvguard.modelspec.spec import AttentionSpec, CrossAttentionSpec, KVCacheSpec
+from kvguard.modelspec.spec import AttentionSpec, CrossAttentionSpec, KVCacheSpec, LatentSpec, StateSpec
 
 POSITIONS: Final = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_target_positions")
 _UNCOUNTED: Final = "activations and CUDA graphs are not counted; --overhead sets them aside"
@@ -120,11 +120,16 @@ def _check_ranks(spec: KVCacheSpec, text: Fields, options: Options) -> None:
 
 def _as_kept(spec: KVCacheSpec, options: Options) -> tuple[KVCacheSpec, tuple[str, ...]]:
     """The layers as the engine keeps them: with windows, or every token in every layer."""
+    expanded = [c.expanded for c in spec.caches() if isinstance(c, LatentSpec) and c.expanded is not None]
+    if expanded and options.engine is Engine.VLLM:
+        token_bytes = sum(cache.bytes_per_token() for cache in expanded)
+        return spec, (f"vLLM serves this model with ordinary attention: its blocks cost {token_bytes:,} B a token",)
     if all(cache.window is None for cache in spec.caches()):
         return spec, ()
     if options.engine is Engine.TGI:
         return spec.without_windows(), ("TGI keeps every token in every layer: windows save nothing",)
-    mixed = any(cache.window is None for cache in spec.caches() if not isinstance(cache, CrossAttentionSpec))
+    stateless = [cache for cache in spec.caches() if not isinstance(cache, CrossAttentionSpec | StateSpec)]
+    mixed = any(cache.window is None for cache in stateless)
     if mixed and options.settings.disable_hybrid_kv_cache_manager:
         return spec.without_windows(), ("without the hybrid KV cache manager windowed layers keep every token",)
     return spec, ()

@@ -60,12 +60,16 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentSpec:
-    """One vector per token, shared by all heads and holding K and V together (MLA): no factor 2, no split over GPUs."""
+    """One vector per token, shared by all heads and holding K and V together (MLA): no factor 2, no split over GPUs.
+
+    `expanded` is what vLLM keeps instead where it serves the model with ordinary attention.
+    """
 
     latent_size: int
     rope_size: int
     format: KVFormat
     sliding_window: int | None = None
+    expanded: AttentionSpec | None = None
 
     def __post_init__(self) -> None:
         _require(self, "latent_size", "sliding_window")
@@ -87,7 +91,8 @@ class LatentSpec:
         return 0
 
     def on_rank(self, tensor_parallel_size: int) -> "LatentSpec":
-        return self
+        """The whole latent on every GPU; heads of the expanded form are split."""
+        return self if self.expanded is None else replace(self, expanded=self.expanded.on_rank(tensor_parallel_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,3 +173,20 @@ def test_compressed_kv_has_no_predictable_blocks() -> None:
     """What vLLM keeps in blocks of several sizes is refused, not guessed."""
     with pytest.raises(UnsupportedLayout, match="compressed"):
         vllm_layout(spec(CompressedSpec(latent_size=512, ratio=4, format=SIXTEEN_BIT)))
+
+
+def test_a_latent_that_vllm_expands_costs_what_it_keeps() -> None:
+    """MiniCPM3 is served with ordinary attention: 40 heads, K 96 wide and V padded to as much, 15,360 bytes a layer."""
+    entry = models()["openbmb/MiniCPM3-4B"]
+    measured = entry["engine_overrides"]["vllm_0.32"]
+    latent = kv_cache_spec(entry["config"])
+    layout = vllm_layout(latent)
+    assert layout.block_bytes == 16 * measured["layers"] * measured["bytes_per_token_per_layer_bf16"]
+    assert layout.rule == BlockRule.plain(16)
+    assert vllm_layout(latent, EngineSettings(tensor_parallel_size=2)).block_bytes == layout.block_bytes // 2
+
+
+def test_states_beside_layers_that_all_slide_do_not_make_them_full() -> None:
+    """Only full attention does, when the hybrid manager is off."""
+    layout = vllm_layout(spec(SLIDING, STATE), EngineSettings(disable_hybrid_kv_cache_manager=True))
+    assert layout.rule.groups == (BlockGroup(block_size=48, sliding_window=64),)

@@ -51,6 +51,29 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(capsys)
 
 
+@pytest.mark.parametrize("name", ORACLE)
+def test_any_measured_file_costs_what_was_measured(name: str, command: Command, tmp_path: Path) -> None:
+    """The fields of every published file that was measured give its bytes, and its constant state where it has one."""
+    measured = ORACLE[name]
+    (tmp_path / "model.json").write_text(json.dumps(measured["config"]))
+    answer = command.json(f"model.json --batch 1 --context {','.join(LENGTHS)}")
+    assert [entry["kv_bytes"] for entry in answer["entries"]] == [measured["expected_bytes"][n] for n in LENGTHS]
+    assert answer["token_tax_bytes"] == measured["kv_bytes_per_token_bf16_below_window"]
+    assert answer["settled_token_tax_bytes"] == measured["kv_bytes_per_token_bf16"]
+    cross = measured.get("cross_attention", {})
+    encoder = cross.get("bytes_per_encoder_token_bf16", 0) * (cross.get("fixed_encoder_tokens") or 0)
+    assert answer["state_bytes"] == measured.get("constant_state_bytes", 0) + encoder
+
+
+def test_a_model_served_otherwise_says_so(command: Command, tmp_path: Path) -> None:
+    """MiniCPM3's latent is what it could keep; what vLLM's blocks cost is said beside."""
+    (tmp_path / "model.json").write_text(json.dumps(ORACLE["openbmb/MiniCPM3-4B"]["config"]))
+    answer = command.json("model.json")
+    assert answer["block_bytes"] == 16 * 62 * 15_360
+    assert answer["notes"] == ["vLLM serves this model with ordinary attention: its blocks cost 952,320 B a token"]
+    assert command.json("model.json --engine tgi")["notes"] == []
+
+
 @pytest.mark.parametrize("name", MEASURED)
 def test_bytes_are_the_measured_ones(name: str, command: Command) -> None:
     """KV of one sequence and of seven is, to the byte, what transformers and vLLM keep, at every measured length."""

@@ -10,9 +10,9 @@ from typing import Final
 
 from kvguard.modelspec.family import Family, ModelConfig
 from kvguard.modelspec.fields import Fields
-from kvguard.modelspec.heads import num_layers
+from kvguard.modelspec.heads import HEADS, num_layers
 from kvguard.modelspec.hybrid import Caches, full_attention, refuse_window, with_defaults
-from kvguard.modelspec.spec import IndexerSpec, LatentSpec, Layers
+from kvguard.modelspec.spec import AttentionSpec, IndexerSpec, LatentSpec, Layers
 
 # The second name is that of the first openPangu Ultra files.
 RANK: Final = ("kv_lora_rank", "attention_kv_lora_dim")
@@ -49,6 +49,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
     "mistral4": {**_DEEPSEEK, "kv_lora_rank": 256, "num_hidden_layers": 36},
 }
 _LONGCAT_BLOCKS: Final = 28
+_EXPANDED: Final = frozenset({"minicpm3"})
 _TYPES: Final = frozenset({*_DEFAULTS, "pangu_ultra_moe", "sarvam_mla", "deepseek_ocr"})
 # Latent attention beside caches that nothing here describes.
 _OTHERS: Final = frozenset({"glm5_next", "glm5_next_text", "dots3_note"})
@@ -60,7 +61,17 @@ def latent(model: ModelConfig, text: Fields) -> Caches:
     rope = text.first_whole(ROPE, minimum=0)
     if rope is None:
         raise text.error(ROPE[0], "missing")
-    return (LatentSpec(latent_size=text.required_whole(RANK), rope_size=rope, format=model.format),)
+    spec = LatentSpec(latent_size=text.required_whole(RANK), rope_size=rope, format=model.format)
+    return (replace(spec, expanded=_expanded(model, text, rope)) if model.model_type in _EXPANDED else spec,)
+
+
+def _expanded(model: ModelConfig, text: Fields, rope: int) -> AttentionSpec:
+    """MiniCPM3 in vLLM 0.32 (minicpm3.py): every head with K of both parts, and V padded to the same width."""
+    return AttentionSpec(
+        num_kv_heads=text.required_whole(HEADS),
+        head_size=text.required("qk_nope_head_dim") + rope,
+        format=model.format,
+    )
 
 
 def _claims(model: ModelConfig) -> bool:
