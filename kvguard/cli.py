@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import random
 import signal
 import sys
@@ -29,6 +30,10 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = _parser().parse_args(arguments)
     try:
         chosen.run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except SettingsError as error:
         for fault in error.faults:
             print(f"kvguard: {fault}", file=sys.stderr)

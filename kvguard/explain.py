@@ -18,20 +18,20 @@ import httpx
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.bootstrap import LayoutOf, build_backend, layout_from, pipeline_policy, sim_config
 from kvguard.clock import ManualClock
+from kvguard.counting import build_counter
 from kvguard.engines.vllm_blocks import BLOCK_SIZE
 from kvguard.errors import InvalidRequest, SettingsError
 from kvguard.estimate.source import Source, find_source
 from kvguard.pool.backend import Backend
-from kvguard.protocols.fields import Fields
 from kvguard.proxy.app import GENERATING
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer, UnknownRoute
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.upstream import Headers
-from kvguard.settings import BackendSettings, Settings
+from kvguard.sections import BackendSettings
+from kvguard.settings import Settings
 from kvguard.sources import load_settings
-from kvguard.tokenization.counter import CountFailed, CountSource, EstimateRule, PromptCounter, TokenCounter
-from kvguard.tokenization.local import load_local_counter
+from kvguard.tokenization.counter import PromptCounter
 
 URL: Final = "http://127.0.0.1:9090"
 PATH: Final = "/debug/explain"
@@ -89,6 +89,7 @@ def _read(name: str) -> bytes:
 def _ask(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[str, Any]:
     """The answer of a running kvguard."""
     base = chosen.url or URL
+    base = base if "://" in base else f"http://{base}"
     parameters = {} if chosen.route is None else {"route": chosen.route}
     try:
         with httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False) as client:
@@ -192,7 +193,7 @@ def _sized(
     blocks = chosen.capacity_blocks or backend.capacity_blocks
     if chosen.capacity_tokens is not None:
         policy = build_backend(settings, backend, layout).occupancy.policy.capacity
-        blocks = max(1, int(chosen.capacity_tokens / policy.layout(size).rule.tokens_per_block))
+        blocks = policy.layout(size).rule.reached_blocks(chosen.capacity_tokens)
     if blocks is None:
         raise SettingsError(
             [
@@ -209,31 +210,15 @@ def _context_of(config: Mapping[str, object]) -> int | None:
     return length if isinstance(length, int) and length > 0 else None
 
 
-class NobodyCounts:
-    """No tokenizer is at hand, so the estimate answers."""
-
-    source = CountSource.ESTIMATE
-
-    async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
-        raise CountFailed("no tokenizer")
-
-    async def count_chat(self, chat: Fields, model: Fields) -> int:
-        raise CountFailed("no tokenizer")
-
-
 @contextlib.contextmanager
 def _counter(settings: Settings, source: Source | None) -> Iterator[PromptCounter]:
-    """The tokenizer of the settings, else the one beside the model, else the estimate."""
-    estimate = EstimateRule(bytes_per_token=settings.tokens.bytes_per_token)
-    path = settings.tokens.tokenizer
-    if path is None and source is not None and source.directory is not None:
-        path = source.directory if (source.directory / "tokenizer.json").is_file() else None
+    """The tokenizer of the settings, else the one beside the model, else what usual text has."""
+    chosen = settings.tokens
+    beside = None if source is None else source.directory
+    if chosen.tokenizer is None and beside is not None and (beside / "tokenizer.json").is_file():
+        chosen = chosen.model_copy(update={"tokenizer": beside})
     with contextlib.ExitStack() as stack:
-        exact: TokenCounter = NobodyCounts()
-        if path is not None:
-            exact = local = load_local_counter(path)
-            stack.callback(local.close)
-        yield PromptCounter(exact, estimate)
+        yield build_counter(chosen, None, dict, stack)
 
 
 def report(explanation: dict[str, Any]) -> str:
@@ -271,7 +256,8 @@ def _backend_lines(backend: dict[str, Any]) -> list[str]:
     extra = f", {blocks['prefill_extra']} more while it is computed" if blocks["prefill_extra"] else ""
     holds = f"{blocks['prompt']} for the prompt{extra}, {blocks['reserved']} at full length"
     size = _gib(backend["bytes"]["reserved"]) if backend["bytes"] else ""
-    pool = f"{capacity['blocks']} blocks, {capacity['tokens']} tokens{_gib(capacity['bytes'])}"
+    holds_tokens = "" if capacity["tokens"] is None else f", {capacity['tokens']} tokens"
+    pool = f"{capacity['blocks']} blocks{holds_tokens}{_gib(capacity['bytes'])}"
     room = f"{headroom['below_reject_blocks']} blocks below REJECT, {headroom['free_blocks']} free"
     return [
         *lines,

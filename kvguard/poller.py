@@ -27,6 +27,7 @@ MAX_PAGE_BYTES = 2 * 1024 * 1024
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    parent: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -113,6 +114,7 @@ class Poller:
             return
         self._models_due_at = self._clock.now() + MODELS_EVERY_SECONDS
         self._backend.models = frozenset(model.id for model in models)
+        self._backend.parents = {model.id: model.parent for model in models if model.parent}
         lengths = [length for model in models if (length := model.max_model_len) is not None and length > 0]
         if lengths and self._policy.learn_context:
             self._backend.context_tokens = max(lengths)

@@ -170,3 +170,12 @@ def test_a_log_that_nobody_reads_does_not_stop_the_service() -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
+    """Output into a pipe that is closed is no traceback."""
+    command = [sys.executable, "-m", "kvguard", "estimate", "gpt2", "--batch", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 0

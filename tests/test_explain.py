@@ -134,13 +134,13 @@ def test_a_tokenizer_beside_the_model_counts_and_without_one_the_estimate_says_s
     text.write_text('{"prompt": "one two three", "max_tokens": 8}')
     chat.write_text('{"messages": [{"role": "user", "content": "one"}], "max_tokens": 8}')
     flags = ("--model", str(tmp_path), "--capacity-blocks", "100")
-    assert said(capsys, str(text), *flags)["backends"][0]["tokens"]["source"] == "estimate"
+    assert said(capsys, str(text), *flags)["backends"][0]["tokens"]["source"] == "learned"
     assert said(capsys, str(chat), *flags)["backends"][0]["tokens"]["estimated"]
     tokenizer = Tokenizer(models.WordLevel({"one": 0, "two": 1, "three": 2}, unk_token="one"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (report,) = said(capsys, str(text), *flags)["backends"]
-    assert report["tokens"] == {"prompts": [3], "prompt_sum": 3, "source": "local", "estimated": False}
+    assert report["tokens"] == {"prompts": [3], "prompt_sum": 3, "slack": 0, "source": "local", "estimated": False}
     main(["explain", str(chat), *flags])
     assert "prompt (estimated)" in capsys.readouterr().out
 

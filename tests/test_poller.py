@@ -51,7 +51,7 @@ class Bench:
         if isinstance(self.answer, Exception):
             raise self.answer
         if request.url.path == "/v1/models":
-            return page('{"data": [{"id": "m", "max_model_len": 512}, {"id": "lora"}]}')
+            return page('{"data": [{"id": "m", "max_model_len": 512}, {"id": "lora", "parent": "m"}]}')
         return self.answer() if callable(self.answer) else self.answer
 
     async def poll(self) -> None:
@@ -66,6 +66,7 @@ async def test_a_good_page_makes_the_gauge_fresh_and_teaches_the_models() -> Non
     assert bench.backend.occupancy.telemetry(100.0) is TelemetryState.FRESH
     assert bench.backend.occupancy.observed_ratio() == 0.5
     assert (bench.backend.models, bench.backend.context_tokens) == ({"m", "lora"}, 512)
+    assert bench.backend.parents == {"lora": "m"}
     assert (bench.reports.good, bench.reports.failures) == (1, [])
 
 

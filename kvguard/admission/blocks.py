@@ -133,6 +133,16 @@ class BlockRule:
             return 0
         return self.state_blocks + sum(group.reached(tokens, self.lookahead_tokens) for group in self.groups)
 
+    def longest_sequence(self, blocks: int) -> int | None:
+        """Tokens one sequence alone can grow to in so many blocks; None where it holds no more however long it gets."""
+        if all(group.windowed for group in self.groups):
+            return None
+        low, high = 0, blocks * self.block_size + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.reached_blocks(middle) <= blocks else (low, middle)
+        return low
+
     def prefill_blocks(self, prompt_tokens: int) -> int:
         """Most blocks held in any step of a prefill that has every step to itself."""
         if not prompt_tokens:
@@ -151,7 +161,8 @@ class BlockRule:
         """Most that `sequences` prefills at once can surge together: they share the tokens of a step."""
         windowed = [group for group in self.groups if group.windowed]
         shared = sum(group.count * (blocks_for(self.step_tokens, group.block_size) + sequences) for group in windowed)
-        return shared + sequences * self.spanning_state_blocks
+        # A step leaves one prefill unfinished, and the next begins with it.
+        return shared + min(sequences, 2) * self.spanning_state_blocks
 
     def held_blocks(self, computed: int, scheduled: int) -> int:
         """Blocks in the step that computes `scheduled` tokens after `computed`."""

@@ -42,9 +42,9 @@ class Capacity:
         return self.layout.rule
 
     @property
-    def tokens(self) -> int:
-        """Tokens the pool holds of long sequences, unless the engine knows better."""
-        return self.published_tokens or int(self.blocks * self.rule.tokens_per_block)
+    def tokens(self) -> int | None:
+        """Tokens the pool holds: as the engine says, else of one sequence that fills it; None where none ever does."""
+        return self.published_tokens or self.rule.longest_sequence(self.blocks)
 
     @property
     def bytes(self) -> int | None:

@@ -24,11 +24,12 @@ class Trait(enum.Enum):
 class Demand:
     """One HTTP request as the KV cache sees it: prompts x copies sequences.
 
-    `prompts` holds the tokens of each prompt. `output_cap` is what the engine would let each sequence generate (None:
-    no bound is known) and `asked_cap` what it would have, had nothing been lowered; `expected_output` is what to
-    reserve for, never above the cap. `beams` says that the copies are beams of one answer, so that one sequence still
-    is a valid answer; `fixed_length` that every answer runs to its cap; `streamed` that its growth can be watched;
-    `estimated` that the prompts were not counted but guessed.
+    `prompts` holds the tokens of each prompt, of which `slack_tokens` over all prompts are headroom for a count that
+    may be too low. `output_cap` is what the engine would let each sequence generate (None: no bound is known) and
+    `asked_cap` what it would have, had nothing been lowered; `expected_output` is what to reserve for, never above the
+    cap. `beams` says that the copies are beams of one answer, so that one sequence still is a valid answer;
+    `fixed_length` that every answer runs to its cap; `streamed` that its growth can be watched; `estimated` that the
+    prompts were not counted but guessed.
     """
 
     prompts: tuple[int, ...]
@@ -41,6 +42,7 @@ class Demand:
     fixed_length: bool = False
     streamed: bool = True
     estimated: bool = False
+    slack_tokens: int = 0
     traits: frozenset[Trait] = frozenset()
 
     @property
@@ -49,8 +51,8 @@ class Demand:
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens as the engine's usage counts them: once per prompt, however many copies."""
-        return sum(self.prompts)
+        """Prompt tokens as the engine's usage counts them, as far as known: once per prompt, however many copies."""
+        return sum(self.prompts) - self.slack_tokens
 
     def prompt_blocks(self, rule: BlockRule) -> int:
         """Blocks all sequences hold once their prompts are computed."""
@@ -73,6 +75,10 @@ class Demand:
     def largest_prompt_blocks(self, rule: BlockRule) -> int:
         """Blocks the longest prompt needs while it is computed: more than an engine has means it can never run."""
         return rule.prefill_blocks(max(self.prompts, default=0))
+
+    def with_prompts_of(self, other: "Demand") -> "Demand":
+        """The same demand with the prompts of another, better counted."""
+        return replace(self, prompts=other.prompts, slack_tokens=other.slack_tokens, estimated=other.estimated)
 
     def with_cap(self, output_cap: int) -> "Demand":
         """The same demand under a lower output cap."""

@@ -91,6 +91,13 @@ class Ledger:
             reservation.count()
             self.version += 1
 
+    def amend(self, reservation: Reservation, demand: Demand) -> None:
+        """Count a live reservation by what is known better by now; an ended one stays as it was."""
+        if reservation.state is ReservationState.LIVE:
+            reservation.demand = demand
+            reservation.count()
+            self.version += 1
+
     def recount(self, rule: BlockRule) -> None:
         """Count by this rule what was entered before it was known, or before it changed."""
         for reservation in self._live.values():

@@ -178,7 +178,7 @@ class _Judge:
             return None
         ratio = scale.request / blocks
         why = (
-            f"one request {scale.one} holds {scale.request} of {blocks} blocks ({ratio:.3f}) alone, "
+            f"one request {scale.one} holds {scale.request} of {blocks} blocks ({ratio:.3f}) alone at its fullest, "
             f"at or above {setting}"
         )
         return ThresholdVerdict(tier=tier, state=ThresholdState.SINGLE_REQUEST, basis=scale.basis, why=why)

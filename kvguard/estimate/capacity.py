@@ -192,12 +192,15 @@ def _blocks(pool: Pool | None, context: int) -> tuple[int | None, int | None]:
 def capacity(placed: Placed, memory: Memory, limits: Limits, requests: Sequence[Request]) -> Capacity:
     """Fill the memory with each kind of request in turn."""
     budget = memory.kv_budget(placed.gpus)
-    blocks = None if placed.pool is None else max(0, budget) // placed.pool.block_bytes
+    blocks = longest = None
+    if placed.pool is not None:
+        blocks = max(0, budget) // placed.pool.block_bytes
+        longest = placed.pool.rule.longest_sequence(max(0, blocks - 1))
     return Capacity(
         kv_budget_bytes=budget,
         weights_per_gpu_bytes=memory.weights_on(placed.gpus),
         blocks=blocks,
-        longest_sequence_tokens=None if placed.pool is None or blocks is None else _longest(placed.pool, blocks),
+        longest_sequence_tokens=longest,
         fits=tuple(_fit(placed, budget, limits, request) for request in requests),
     )
 
@@ -228,13 +231,6 @@ def _sequences_that_fit(placed: Placed, budget: int, request: Request) -> int:
 def _demand(rule: BlockRule, sequences: int, held: int, surge: int) -> int:
     """Prefills that run together share the tokens of a step, and so what they hold beyond the settled state."""
     return sequences * held + min(sequences * surge, rule.surge_limit(sequences))
-
-
-def _longest(pool: Pool, blocks: int) -> int | None:
-    """Tokens one sequence can grow to, settled; None where it holds no more however long it gets."""
-    if all(group.windowed for group in pool.rule.groups):
-        return None
-    return _last(lambda tokens: pool.rule.reached_blocks(tokens) <= blocks - 1)
 
 
 def _last(holds: Callable[[int], bool]) -> int:

@@ -75,7 +75,14 @@ def run(chosen: argparse.Namespace) -> None:
         print(_presets())
         return
     options = read_options(chosen)
-    models = _models(options)
+    models, faults = _models(options)
+    if models:
+        _show(models, options)
+    if faults:
+        raise SettingsError(faults)
+
+
+def _show(models: list[Model], options: Options) -> None:
     if options.plot is not None:
         # Drawing needs matplotlib, an extra that nothing else needs.
         from kvguard.estimate.plot import draw
@@ -83,21 +90,20 @@ def run(chosen: argparse.Namespace) -> None:
         draw(models, options.plot)
     if options.json:
         documents = [document(model, options) for model in models]
-        print(json.dumps(documents if len(documents) > 1 else documents[0], indent=2))
+        print(json.dumps(documents if len(options.configs) > 1 else documents[0], indent=2))
     else:
         print("\n\n".join(render(model, options) for model in models))
 
 
-def _models(options: Options) -> list[Model]:
+def _models(options: Options) -> tuple[list[Model], list[str]]:
+    """Those that can be estimated, and why the others cannot."""
     models, faults = [], []
     for argument in options.configs:
         try:
             models.append(build_model(argument, options))
         except ValueError as error:
             faults.append(str(error))
-    if faults:
-        raise SettingsError(faults)
-    return models
+    return models, faults
 
 
 def _presets() -> str:

@@ -6,8 +6,8 @@ from typing import Final
 
 from kvguard.modelspec.class_defaults import class_defaults, text_type
 from kvguard.modelspec.dtype import Serving, cache_format
-from kvguard.modelspec.families import FAMILIES, upper_bound
-from kvguard.modelspec.family import ModelConfig
+from kvguard.modelspec.families import FAMILIES, plain, upper_bound
+from kvguard.modelspec.family import Family, ModelConfig
 from kvguard.modelspec.fields import Fields, UnsupportedConfig
 from kvguard.modelspec.foreign import refuse_foreign
 from kvguard.modelspec.spec import KVCacheSpec, Layers
@@ -47,7 +47,18 @@ def kv_cache_spec(
             raise
         family, layers = upper_bound.FAMILY, upper_bound.FAMILY.layers(model)
         assumptions = (f"full attention in every layer, because {error}",)
+    else:
+        assumptions = _unknown_type(model, family)
     return KVCacheSpec(layers=layers + _drafting(model, layers), family=family.name, assumptions=assumptions)
+
+
+def _unknown_type(model: ModelConfig, family: Family) -> tuple[str, ...]:
+    """What is assumed of a model whose type nobody here has heard of: that its fields mean what they usually do."""
+    model_type = model.model_type
+    if class_defaults(model_type) or model_type in family.types or model_type in plain.FAMILY.types:
+        return ()
+    name = repr(model_type) if model_type else "none"
+    return (f"model_type {name[:80]} is not known: its fields are read as {family.name}",)
 
 
 def text_fields(root: Fields) -> Fields:

@@ -40,10 +40,12 @@ class Family:
     """One kind of attention: which configs are its, and what their layers keep.
 
     `layers` returns one tuple per decoder layer and raises UnsupportedConfig for what it does not understand. `reads`
-    are the fields it understands among those that `foreign.py` refuses in general.
+    are the fields it understands among those that `foreign.py` refuses in general, `types` the model types it knows by
+    name beside those whose class defaults are known.
     """
 
     name: str
     claims: Callable[[ModelConfig], bool]
     layers: Callable[[ModelConfig], Layers]
     reads: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()

@@ -74,8 +74,10 @@ class Fields:
         value = self.get(name)
         if value is None:
             return None
-        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= _MAX_NUMBER:
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise self.bad_value(name, f"a whole number of at least {minimum}")
+        if value > _MAX_NUMBER:
+            raise self.bad_value(name, f"a whole number of at most {_MAX_NUMBER}")
         return value
 
     def required(self, name: str, *, minimum: int = 1) -> int:

@@ -56,11 +56,11 @@ def listed_kinds(text: Fields, num_layers: int) -> Kinds | None:
 def has_pattern(model: ModelConfig) -> bool:
     """Whether anything says that layers are of several kinds, in words understood here."""
     text = model.text
+    if _type(model) in _LAST_OF or _type(model) in _OWN_RULES:
+        return True
     words = text.get("layer_types")
     if words:
         return isinstance(words, list | tuple) and all(word in _WORDS for word in words if isinstance(word, str))
-    if _type(model) in _LAST_OF or _type(model) in _OWN_RULES:
-        return True
     flags = text.get("hybrid_layer_pattern")
     return isinstance(flags, list | tuple) or any(text.values.get(name) for name in _INTERVALS)
 

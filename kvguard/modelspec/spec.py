@@ -242,8 +242,8 @@ def _held(tokens: int, window: int | None) -> int:
 class KVCacheSpec:
     """Every decoder layer in model order, each with what it keeps: nothing, one cache or several.
 
-    `family` names the file that understood the config. `assumptions` says what was assumed where a bound was asked for
-    instead of an error; empty means that the numbers are exact.
+    `family` names the file that understood the config. `assumptions` says what was assumed: of a model type that is not
+    known, or where a bound was asked for instead of an error. Empty means that the numbers are exact.
     """
 
     layers: Layers

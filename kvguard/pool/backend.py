@@ -1,5 +1,6 @@
 """One backend: its address, its ledger and gauge, and the tier in force there."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvguard.admission.blocks import BlockRule
@@ -33,8 +34,8 @@ class SizingReview:
 class Backend:
     """A model server and everything decided about it.
 
-    `max_num_seqs` is how many sequences the engine runs at once, where that is known; `verdicts` and `rule_fit` are as
-    of the last review.
+    `parents` maps the adapters among its `models` to their base model. `max_num_seqs` is how many sequences the engine
+    runs at once, where that is known; `verdicts` and `rule_fit` are as of the last review.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Backend:
     tier: TierState = field(default_factory=lambda: TierState(Tier.NORMAL, 0.0))
     context_tokens: int | None = None
     models: frozenset[str] = frozenset()
+    parents: Mapping[str, str] = field(default_factory=dict)
     max_num_seqs: int | None = None
     seen: SeenSizes = field(default_factory=SeenSizes)
     verdicts: tuple[ThresholdVerdict, ...] = ()

@@ -1,13 +1,21 @@
 """POST /v1/chat/completions: `messages` that the model's chat template turns into one prompt."""
 
+import msgspec
+
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import read_fields
-from kvguard.protocols.request import CapRule, ChatPrompt, InferenceRequest, read_common
+from kvguard.protocols.chat_form import raw, replaced_prompt, reused_ids, with_template_variables
+from kvguard.protocols.fields import Fields, decode, read_bool, read_fields
+from kvguard.protocols.request import CapRule, ChatPrompt, InferenceRequest, TokenPrompts, read_common
 
 PATH = "/v1/chat/completions"
 CAPS = CapRule(names=("max_completion_tokens", "max_tokens"), default_tokens=None)
 
-# Everything the chat template may look at, which is everything a token count depends on.
+MAX_MESSAGES = 16384  # each is rendered and looked at one by one; no conversation comes near it
+
+# Everything the chat template may look at, which is everything a token count depends on. vLLM's `/tokenize` takes all
+# of it but `documents` and `reasoning_effort`, which `with_template_variables` puts where it does. Not here because
+# `/tokenize` takes neither and only Kimi K3's template prints them: `tool_choice` and `response_format`. Under
+# --exclude-tools-when-tool-choice-none a `tool_choice` of none drops the tools, which are then counted too many.
 TEMPLATE_FIELDS = (
     "messages",
     "tools",
@@ -18,15 +26,60 @@ TEMPLATE_FIELDS = (
     "add_generation_prompt",
     "continue_final_message",
     "add_special_tokens",
-    "kv_transfer_params",
     "mm_processor_kwargs",
 )
+
+_messages = msgspec.json.Decoder(list[msgspec.Raw])
+_OLD_REASONING = "reasoning_content"
 
 
 def parse(body: bytes) -> InferenceRequest:
     """Read a request. Raises InvalidRequest naming the field at fault."""
     fields = read_fields(body)
-    if not bytes(fields.get("messages", b"")).lstrip().startswith(b"["):
+    return read_common(body, fields, prompt_of(fields), CAPS)
+
+
+def prompt_of(fields: Fields) -> ChatPrompt | TokenPrompts:
+    """What the engine tokenises: the conversation, or the ids sent in its place."""
+    messages = bytes(fields.get("messages", b""))
+    if not messages.lstrip().startswith(b"["):
         raise InvalidRequest("'messages' must be a list", param="messages")
+    if messages.count(b"{") > MAX_MESSAGES and len(_each(fields["messages"])) > MAX_MESSAGES:
+        raise InvalidRequest(f"'messages' has more than {MAX_MESSAGES} entries", param="messages")
+    ids = reused_ids(fields)
+    if ids is not None and not read_bool(fields, "echo"):
+        replaced = replaced_prompt(ids, decode(fields, "messages"))
+        if replaced is not None:
+            return replaced
+    return conversation(fields)
+
+
+def _each(messages: msgspec.Raw) -> list[msgspec.Raw]:
+    try:
+        return _messages.decode(messages)
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidRequest("'messages' is not valid JSON", param="messages") from None
+
+
+def conversation(fields: Fields) -> ChatPrompt:
+    """The conversation and whatever else the template may look at."""
     template = {name: fields[name] for name in TEMPLATE_FIELDS if name in fields}
-    return read_common(body, fields, ChatPrompt(template), CAPS)
+    template["messages"] = _with_reasoning(template["messages"])
+    return ChatPrompt(with_template_variables(template))
+
+
+def _with_reasoning(messages: msgspec.Raw) -> msgspec.Raw:
+    """The messages with the old name of `reasoning`, which chat renames and `/tokenize` does not, renamed."""
+    if _OLD_REASONING.encode() not in bytes(messages):
+        return messages
+    return raw([_renamed(message) for message in _each(messages)])
+
+
+def _renamed(message: msgspec.Raw) -> object:
+    if not bytes(message).startswith(b"{"):
+        return message
+    fields = msgspec.json.decode(message, type=Fields)
+    old = fields.pop(_OLD_REASONING, None)
+    if old is not None and bytes(fields.get("reasoning", b"null")) == b"null":
+        fields["reasoning"] = old
+    return fields

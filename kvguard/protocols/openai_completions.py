@@ -1,23 +1,77 @@
 """POST /v1/completions: `prompt` as a string, strings, token ids or lists of token ids."""
 
+import re
+
 import msgspec
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, decode, read_fields
-from kvguard.protocols.request import CapRule, InferenceRequest, Prompt, TextPrompts, TokenPrompts, read_common
+from kvguard.protocols.fields import Fields, decode, is_filled, is_set, read_bool, read_fields
+from kvguard.protocols.request import CapRule, InferenceRequest, TextPrompts, TokenPrompts, read_common
 
 PATH = "/v1/completions"
 CAPS = CapRule(names=("max_tokens",), default_tokens=16)
 MAX_PROMPTS = 1024  # vLLM's own limit on a list of prompts
 
 _parts = msgspec.json.Decoder(list[msgspec.Raw])
+_ID = re.compile(r"\s*\+?[0-9]+(_[0-9]+)*(\.0+)?\s*")
+MAX_ODD_NUMBERS = 131072
+_PEEK = 64
+_NUMBERS = b"0123456789, \t\r\n"
+# Stands for the two or three special tokens of a fill-in-the-middle prompt; never fewer tokens than those.
+_MIDDLE = " <suffix> <prefix> "
 
 
 def parse(body: bytes) -> InferenceRequest:
     """Read a request. Raises InvalidRequest naming the field at fault."""
     fields = read_fields(body)
-    _refuse_too_many(fields)
-    return read_common(body, fields, _prompt(decode(fields, "prompt")), CAPS)
+    return read_common(body, fields, prompt_of(fields), CAPS)
+
+
+def prompt_of(fields: Fields) -> TextPrompts | TokenPrompts:
+    """What the engine tokenises. Raises InvalidRequest naming the field at fault.
+
+    `kv_transfer_params` replaces nothing here, and `echo` adds nothing.
+    """
+    _refuse_embeds(fields)
+    raw = bytes(fields.get("prompt", b"")).strip()
+    prompt: TextPrompts | TokenPrompts | None = _plain_ids(raw)
+    if prompt is None:
+        _refuse_odd_numbers(raw)
+        _refuse_too_many(fields)
+        prompt = _prompt(decode(fields, "prompt"))
+    return _with_suffix(fields, prompt) if is_set(fields, "suffix") else prompt
+
+
+def _plain_ids(raw: bytes) -> TokenPrompts | None:
+    """Lengths of lists of plain numbers, counted by their commas; millions of them would take seconds to build."""
+    brackets = raw.translate(None, _NUMBERS)
+    if brackets == b"[]" and raw[1:-1].strip():
+        return TokenPrompts((raw.count(b",") + 1,))
+    lists = len(brackets) // 2 - 1
+    if not 1 <= lists <= MAX_PROMPTS or brackets != b"[" + b"[]" * lists + b"]":
+        return None
+    parts = [part.partition(b"[") for part in raw[1:].split(b"]")]
+    between = [before.strip() for before, _, _ in parts]
+    inner = [ids for _, _, ids in parts[:lists]]
+    if between != [b"", *[b","] * (lists - 1), b"", b""] or not all(map(bytes.strip, inner)):
+        return None
+    return TokenPrompts(tuple(ids.count(b",") + 1 for ids in inner))
+
+
+def _refuse_embeds(fields: Fields) -> None:
+    """Refuse tensors as the engine does by default; the payload of a sparse one says nothing about its rows."""
+    embeds = bytes(fields.get("prompt_embeds", b"null"))
+    if is_set(fields, "prompt_embeds") and (not embeds.startswith(b"[") or is_filled(fields, "prompt_embeds")):
+        raise InvalidRequest("'prompt_embeds' cannot be counted", param="prompt_embeds")
+
+
+def _refuse_odd_numbers(raw: bytes) -> None:
+    """Refuse numbers by the hundred thousand that are not written as plain ids: reading each one takes too long."""
+    opening = raw[:_PEEK].translate(None, _NUMBERS + b"[")
+    if raw[:1] == b"[" and not opening.startswith(b'"') and raw.count(b",") > MAX_ODD_NUMBERS:
+        raise InvalidRequest(
+            f"'prompt' has more than {MAX_ODD_NUMBERS} entries that are no plain token ids", param="prompt"
+        )
 
 
 def _refuse_too_many(fields: Fields) -> None:
@@ -30,21 +84,47 @@ def _refuse_too_many(fields: Fields) -> None:
         raise InvalidRequest(f"'prompt' has more than {MAX_PROMPTS} entries", param="prompt")
 
 
-def _prompt(value: object) -> Prompt:
-    if isinstance(value, str):
+def _prompt(value: object) -> TextPrompts | TokenPrompts:
+    if isinstance(value, str) and value:
         return TextPrompts((value,))
     if isinstance(value, list) and value:
-        return _prompts(value)
+        # An empty string may be a prompt: the tokenizer may add a token of its own to it.
+        is_ids = not isinstance(value[0], list) and not all(isinstance(one, str) for one in value)
+        prompt = ids_of(value, "prompt") if is_ids else prompts_of(value, "prompt")
+        if isinstance(prompt, TextPrompts) or all(prompt.lengths):
+            return prompt
     raise InvalidRequest("'prompt' must be a non-empty string or list", param="prompt")
 
 
-def _prompts(values: list[object]) -> Prompt:
-    if all(isinstance(value, int) for value in values):
-        return TokenPrompts((len(values),))
+def prompts_of(values: list[object], name: str) -> TextPrompts | TokenPrompts:
+    """Strings only, or lists of token ids only."""
     texts = tuple(value for value in values if isinstance(value, str))
     if len(texts) == len(values):
         return TextPrompts(texts)
-    lengths = tuple(len(value) for value in values if isinstance(value, list))
-    if len(lengths) == len(values) and all(lengths):
-        return TokenPrompts(lengths)
-    raise InvalidRequest("'prompt' must be strings only or lists of token ids only", param="prompt")
+    lists = [value for value in values if isinstance(value, list)]
+    if len(lists) < len(values):
+        raise InvalidRequest(f"'{name}' must be strings only or lists of token ids only", param=name)
+    return TokenPrompts(tuple(ids_of(value, name).lengths[0] for value in lists))
+
+
+def ids_of(values: list[object], name: str) -> TokenPrompts:
+    """One prompt of token ids; like the engine's models this takes 5.0, true and, among others, "5" for one."""
+    if not all(map(_is_id, values)):
+        raise InvalidRequest(f"'{name}' must be strings only or lists of token ids only", param=name)
+    return TokenPrompts((len(values),))
+
+
+def _is_id(value: object) -> bool:
+    if isinstance(value, str):
+        return _ID.fullmatch(value) is not None
+    return isinstance(value, int | float) and value >= 0 and value == int(value)
+
+
+def _with_suffix(fields: Fields, prompt: TextPrompts | TokenPrompts) -> TextPrompts:
+    """Prefix and suffix in one prompt, as models for fill-in-the-middle get them; others answer 400."""
+    suffix = decode(fields, "suffix")
+    if not isinstance(suffix, str) or isinstance(prompt, TokenPrompts):
+        raise InvalidRequest("'suffix' must be a string and needs a prompt of text", param="suffix")
+    if read_bool(fields, "echo") or is_set(fields, "truncate_prompt_tokens"):
+        raise InvalidRequest("'suffix' cannot be used with 'echo' or 'truncate_prompt_tokens'", param="suffix")
+    return TextPrompts(tuple(f"{text}{_MIDDLE}{suffix}" for text in prompt.texts))

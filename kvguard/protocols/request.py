@@ -71,6 +71,12 @@ class InferenceRequest:
         return {"model": self.fields["model"]} if "model" in self.fields else {}
 
     @property
+    def special_tokens_field(self) -> Fields:
+        """The `add_special_tokens` of a completion when it is switched off, or nothing: it is on by default."""
+        off = "add_special_tokens" in self.fields and not read_bool(self.fields, "add_special_tokens")
+        return {"add_special_tokens": msgspec.Raw(b"false")} if off else {}
+
+    @property
     def model(self) -> str | None:
         """The model's name, if the client gave one as text."""
         value = decode(self.fields, "model")
@@ -82,14 +88,17 @@ class InferenceRequest:
         *,
         context_tokens: int | None,
         assumed_output_tokens: int,
+        slack: tuple[int, ...] = (),
         estimated: bool = False,
     ) -> Demand:
         """What the engine will be asked to hold, caps and cuts resolved the way the engine resolves them.
 
         `context_tokens` is the model's limit, None when unknown; `assumed_output_tokens` stands for a cap the client
-        left open.
+        left open. `slack` is by how many each count may be too low.
         """
-        prompts = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in prompt_tokens)
+        counted = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in prompt_tokens)
+        roomy = _with_slack(prompt_tokens, slack, context_tokens) if slack else prompt_tokens
+        prompts = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in roomy)
         wanted = self.caps.default_tokens if self.requested_cap is None else self.requested_cap
         room = None if context_tokens is None else max(context_tokens - min(prompts, default=0), 1)
         cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
@@ -106,6 +115,7 @@ class InferenceRequest:
             fixed_length=self.fixed_length,
             streamed=self.stream and not self.beams,
             estimated=estimated,
+            slack_tokens=sum(prompts) - sum(counted),
             traits=self.traits,
         )
 
@@ -165,6 +175,12 @@ def _asks_for_format(fields: Fields) -> bool:
     """Whether `response_format` asks for anything but the default, plain text."""
     value = decode(fields, "response_format")
     return value is not None and not (isinstance(value, dict) and value.get("type") == "text")
+
+
+def _with_slack(counted: tuple[int, ...], slack: tuple[int, ...], context_tokens: int | None) -> Iterator[int]:
+    """Counts and what they may be too low by; a prompt longer than the context never runs, so none needs that room."""
+    for tokens, more in zip(counted, slack, strict=True):
+        yield tokens + more if context_tokens is None else max(tokens, min(tokens + more, context_tokens))
 
 
 def _truncated(tokens: int, truncate_to: int | None, context_tokens: int | None) -> int:

@@ -43,6 +43,7 @@ class Candidate:
             self.count.prompts,
             context_tokens=backend.context_tokens,
             assumed_output_tokens=self.policy.assumed_output_tokens,
+            slack=self.count.slack,
             estimated=self.count.estimated,
         )
 

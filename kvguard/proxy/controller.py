@@ -154,6 +154,11 @@ class Controller:
             return replace(self._refusal(backend, decision, now), predicted_blocks=blocks)
         return Admission(backend=backend, reservation=backend.reserve(decision.demand, now), decision=decision)
 
+    def recount(self, admission: Admission, counted: Demand) -> None:
+        """Correct a live reservation by an exact count of its prompts."""
+        reservation = admission.reservation
+        admission.backend.ledger.amend(reservation, reservation.demand.with_prompts_of(counted))
+
     def settle(self, admission: Admission, *, completion_tokens: int, now: float) -> None:
         """End a reservation whose answer is whole, and learn from its length (summed over its sequences)."""
         admission.backend.learn(admission.decision.demand, completion_tokens)
@@ -162,6 +167,10 @@ class Controller:
     def release(self, admission: Admission, *, now: float) -> None:
         """End a reservation on any other path; does nothing after `settle`."""
         admission.backend.end(admission.reservation, ReservationState.RELEASED, now)
+
+    def parents(self) -> dict[str, str]:
+        """The base model of every adapter that a backend lists."""
+        return {adapter: base for backend in self.backends for adapter, base in backend.parents.items()}
 
     @property
     def tier(self) -> Tier:

@@ -209,6 +209,11 @@ class _Explaining:
         policy = self.controller.policy
         model, models = self.candidate.request.model, weighed.backend.models
         lines = list(reasons(weighed, policy, weighed.backend.tier_at(policy.tiers, self.now), self.now))
+        context, longest = weighed.backend.context_tokens, max(self.candidate.count.prompts, default=0)
+        if context is not None and longest > context and self.candidate.request.truncate_to is None:
+            lines.insert(
+                0, f"the prompt of {longest} tokens is longer than the context of {context}: the engine refuses it"
+            )
         if models and model not in models:
             return ["no backend lists this model, so each is asked as if it did; the engine may say 404", *lines]
         return lines
@@ -230,8 +235,9 @@ class _Explaining:
         count = self.candidate.count
         return {
             "tokens": {
-                "prompts": list(demand.prompts),
+                "prompts": list(count.prompts),
                 "prompt_sum": demand.prompt_tokens,
+                "slack": demand.slack_tokens,
                 "source": count.source.value,
                 "estimated": count.estimated,
             },
@@ -246,7 +252,7 @@ class _Explaining:
                 "cap": demand.output_cap,
                 "expected": demand.expected_output,
             },
-            "footprint_tokens": demand.copies * demand.prompt_tokens + demand.sequences * demand.expected_output,
+            "footprint_tokens": demand.copies * sum(demand.prompts) + demand.sequences * demand.expected_output,
         }
 
     def _admitted(self, weighed: Weighed | None, capacity: Capacity | None) -> Json | None:

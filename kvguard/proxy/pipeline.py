@@ -4,6 +4,7 @@ Everything awaited is here; every decision is made by the controller in one plai
 reservation ends in the outermost `finally`.
 """
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,11 +112,21 @@ class Pipeline:
         self._reporter.decided(self._clock.now() - now)
         if isinstance(outcome, Refusal):
             return self._refused(exchange, route.path, outcome, candidate.demand_on(self._controller.backends[0]))
-        work = _Work(exchange, route, request, candidate.demand_on(outcome.backend), outcome)
+        work = _Work(exchange, candidate, route, candidate.demand_on(outcome.backend), outcome)
+        recount = asyncio.ensure_future(self._recount(work)) if candidate.count.estimated else None
         try:
             return await self._forward(work)
         finally:
+            if recount is not None:
+                recount.cancel()
             self._controller.release(outcome, now=self._clock.now())
+
+    async def _recount(self, work: "_Work") -> None:
+        """Count a prompt that was too large to wait for, and correct the ledger."""
+        count = await self._counter.count_again(work.request)
+        if count is not None:
+            counted = dataclasses.replace(work.candidate, count=count).demand_on(work.admission.backend)
+            self._controller.recount(work.admission, counted)
 
     async def _counted(self, request: InferenceRequest) -> Candidate:
         began = self._clock.now()
@@ -133,6 +144,7 @@ class Pipeline:
             end, detail = (End.UPSTREAM_ERROR, relayed.broken) if relayed.broken else (End.COMPLETE, "")
             if end is End.COMPLETE and relayed.usage is not None:
                 tokens = relayed.usage.completion_tokens
+                self._counter.learn(work.request, relayed.usage.prompt_tokens)
                 self._controller.settle(work.admission, completion_tokens=tokens, now=self._clock.now())
             return None
         except UpstreamError as error:
@@ -194,10 +206,14 @@ class _Work:
     """An admitted request on its way; `asked` is what it asked for before it was degraded."""
 
     exchange: Exchange
+    candidate: Candidate
     route: Route
-    request: InferenceRequest
     asked: Demand
     admission: Admission
+
+    @property
+    def request(self) -> InferenceRequest:
+        return self.candidate.request
 
     def note_events(self, events: int) -> None:
         """Tell the ledger how long the answer is by now: an event is about one token of one sequence."""
@@ -247,6 +263,7 @@ class _Work:
             first_byte_seconds=None if first is None else first - self.exchange.received_at,
             generated_tokens=usage.completion_tokens if usage else None,
             predicted_prompt_tokens=self.asked.prompt_tokens,
+            count_source=self.candidate.count.source.value,
             prompt_tokens=usage.prompt_tokens if usage else None,
             detail=detail,
         )

@@ -6,6 +6,7 @@ response byte was most likely closed by the backend while idle, and the request 
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from kvguard.errors import UpstreamBroken, UpstreamPoolExhausted, UpstreamTimeou
 Headers = list[tuple[bytes, bytes]]
 
 MAX_HEADER_BYTES = 64 * 1024
+WHOLE_BODY_BYTES = 256 * 1024
 
 # How a connection shows that the backend closed it before it began to answer.
 _LOST = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
@@ -147,7 +149,7 @@ class AiohttpUpstream:
                     request.method,
                     URL(request.base_url + request.target, encoded=True),
                     headers=_decoded(request.headers),
-                    data=request.body or None,
+                    data=_payload(request.body),
                     allow_redirects=False,
                     trace_request_ctx=attempt,
                 )
@@ -223,3 +225,8 @@ def _translated(attempt: _Attempt | None = None) -> Iterator[None]:
         raise UpstreamTimeout("silent for too long") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise UpstreamBroken(type(error).__name__) from error
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    """A large body in pieces: aiohttp writes bytes in one go, during which nothing else runs."""
+    return io.BytesIO(body) if len(body) > WHOLE_BODY_BYTES else body or None

@@ -57,5 +57,6 @@ class EndEvent:
     first_byte_seconds: float | None = None
     generated_tokens: int | None = None
     predicted_prompt_tokens: int = 0
+    count_source: str = ""
     prompt_tokens: int | None = None
     detail: str = ""

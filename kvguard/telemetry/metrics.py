@@ -45,7 +45,8 @@ class Metrics:
         self._counts = Counter("kvguard_token_counts", "Prompt counts by who made them", ("source",), registry=registry)
         self._prompt_error = Histogram(
             "kvguard_prompt_error_tokens",
-            "Counted prompt tokens against the engine's own usage, absolute difference",
+            "Counted prompt tokens against the engine's own usage, absolute difference, by who counted",
+            ("source",),
             buckets=(0, 1, 4, 16, 64, 256, 1024, 4096),
             registry=registry,
         )
@@ -85,6 +86,7 @@ class Metrics:
             self._tokens.labels(kind)
         for source in sources:
             self._counts.labels(source)
+            self._prompt_error.labels(source)
         for backend in backends:
             self._scrape_failures.labels(backend)
             for tier in Tier:
@@ -112,7 +114,8 @@ class Metrics:
         if event.generated_tokens:
             self._tokens.labels("generated").inc(event.generated_tokens)
         if event.prompt_tokens is not None:
-            self._prompt_error.observe(abs(event.prompt_tokens - event.predicted_prompt_tokens))
+            error = abs(event.prompt_tokens - event.predicted_prompt_tokens)
+            self._prompt_error.labels(event.count_source).observe(error)
 
     def tier_change(self, change: TierChange) -> None:
         """Count a change by the tier it led to."""

@@ -1,18 +1,21 @@
 """The seam every counter implements, and the order in which they are asked.
 
-A counter that cannot answer raises `CountFailed`; the estimate always answers, and every answer says who made it.
+An exact counter that cannot answer, or not soon enough, raises `CountFailed`, and the next is asked; what was learned
+always answers. Every answer says who made it and how many more tokens there may be.
 """
 
+import contextlib
 import enum
-import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from kvguard.protocols.fields import Fields
+from kvguard.protocols.media import media_parts, without_payloads
 from kvguard.protocols.request import ChatPrompt, InferenceRequest, TextPrompts, TokenPrompts
-
-# A picture or a recording inside a message; its bytes say nothing of its tokens.
-_MEDIA = re.compile(rb"data:[\w.+/-]+;base64,[A-Za-z0-9+/=]+")
+from kvguard.tokenization.learned import LearnedRatios, PromptKind
+from kvguard.tokenization.media import MediaAllowance
+from kvguard.tokenization.media_families import NO_TOKENS, MediaTokens
 
 
 class CountSource(enum.Enum):
@@ -21,19 +24,41 @@ class CountSource(enum.Enum):
     IDS = "ids"
     LOCAL = "local"
     ENGINE = "engine"
-    ESTIMATE = "estimate"
+    LEARNED = "learned"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Tokens of each prompt."""
+    """Tokens of each prompt, and by how many each may be too low; no slack where the count is exact."""
 
     prompts: tuple[int, ...]
     source: CountSource
+    slack: tuple[int, ...] = ()
+
+    @property
+    def at_most(self) -> tuple[int, ...]:
+        """What to make room for."""
+        if not self.slack:
+            return self.prompts
+        return tuple(tokens + slack for tokens, slack in zip(self.prompts, self.slack, strict=True))
+
+    @property
+    def total(self) -> int:
+        """Tokens of all prompts, as the engine's usage sums them."""
+        return sum(self.prompts)
 
     @property
     def estimated(self) -> bool:
-        return self.source is CountSource.ESTIMATE
+        """Whether it is a guess, in whole or for the parts that are not text."""
+        return self.source is CountSource.LEARNED or any(self.slack)
+
+    def with_media(self, media: MediaTokens) -> "TokenCount":
+        """The same with the tokens of pictures and recordings in its only prompt, which are known between bounds."""
+        if media is NO_TOKENS:
+            return self
+        [tokens], slack = self.prompts, sum(self.slack)
+        more = media.upper_tokens - media.expected_tokens
+        return TokenCount((tokens + media.expected_tokens,), self.source, (slack + more,))
 
 
 class CountFailed(Exception):
@@ -46,7 +71,10 @@ class TokenCounter(Protocol):
     source: CountSource
 
     async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
-        """Tokens of each text as a completion prompt, special tokens included."""
+        """Tokens of each text as a completion prompt; special tokens are included unless `model` says otherwise.
+
+        `model` holds the request's own fields `model` and `add_special_tokens`, as far as it has them.
+        """
         ...
 
     async def count_chat(self, chat: Fields, model: Fields) -> int:
@@ -55,49 +83,118 @@ class TokenCounter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateRule:
-    """Tokens guessed from bytes: deliberately on the high side of the 3.5 to 4.5 bytes a token of usual text has.
+class ExactCounter:
+    """A counter and the largest prompt it is asked about while a request waits."""
 
-    A `data:` URL counts as `media_tokens`, whatever its length.
-    """
+    counter: TokenCounter
+    prompt_limit_bytes: int
 
-    bytes_per_token: float = 3.0
-    chat_overhead_tokens: int = 16
-    media_tokens: int = 1024
 
-    def text(self, text: str) -> int:
-        """A guess for one completion prompt."""
-        return int(len(text.encode(errors="replace")) / self.bytes_per_token) + 1
-
-    def chat(self, chat: Fields) -> int:
-        """A guess for a conversation, from the bytes of everything the template may print."""
-        text, media = _MEDIA.subn(b"", b" ".join(bytes(value) for value in chat.values()))
-        return int(len(text) / self.bytes_per_token) + media * self.media_tokens + self.chat_overhead_tokens
+# The exact counters for a base model, in the order they are asked.
+ExactCounters = Callable[[str], Sequence[ExactCounter]]
 
 
 class PromptCounter:
-    """Asks the exact counter, then falls back on the estimate."""
+    """Asks the exact counters of the request's base model, then what was learned.
 
-    def __init__(self, exact: TokenCounter, estimate: EstimateRule) -> None:
+    `base_of` maps the name in a request, an adapter's or an alias, to the model whose tokenizer it has. Parts that are
+    not text are never counted: `media` says what to allow for them.
+    """
+
+    def __init__(
+        self,
+        exact: ExactCounters,
+        learned: LearnedRatios,
+        base_of: Callable[[str], str] = str,
+        media: MediaAllowance = MediaAllowance(),  # noqa: B008  it keeps nothing
+    ) -> None:
         self._exact = exact
-        self._estimate = estimate
+        self._learned = learned
+        self._base_of = base_of
+        self._media = media
 
     async def count(self, request: InferenceRequest) -> TokenCount:
-        """Tokens of every prompt of the request; never fails."""
-        prompt = request.prompt
-        if isinstance(prompt, TokenPrompts):
-            return TokenCount(prompt.lengths, CountSource.IDS)
-        try:
-            return TokenCount(await self._count(prompt, request.model_field), self._exact.source)
-        except CountFailed:
-            return TokenCount(self._guess(prompt), CountSource.ESTIMATE)
+        """Tokens of every prompt of the request, soon; never fails."""
+        if isinstance(request.prompt, TokenPrompts):
+            return TokenCount(request.prompt.lengths, CountSource.IDS)
+        prompt, media = self._apart(request, request.prompt)
+        size = prompt_bytes(prompt)
+        for exact in self._exact(self._base(request)):
+            if size <= exact.prompt_limit_bytes:
+                with contextlib.suppress(CountFailed):
+                    return (await self._ask(exact.counter, request, prompt)).with_media(media)
+        return self._guess(self._base(request), prompt).with_media(media)
 
-    async def _count(self, prompt: TextPrompts | ChatPrompt, model: Fields) -> tuple[int, ...]:
-        if isinstance(prompt, TextPrompts):
-            return await self._exact.count_text(prompt.texts, model)
-        return (await self._exact.count_chat(prompt.fields, model),)
+    async def count_again(self, request: InferenceRequest) -> TokenCount | None:
+        """The exact count of a prompt too large to wait for, by a counter of our own; None when there is none."""
+        if isinstance(request.prompt, TokenPrompts):
+            return None
+        prompt, media = self._apart(request, request.prompt)
+        size = prompt_bytes(prompt)
+        for exact in self._exact(self._base(request)):
+            if exact.counter.source is CountSource.LOCAL and size > exact.prompt_limit_bytes:
+                with contextlib.suppress(CountFailed):
+                    return (await self._ask(exact.counter, request, prompt)).with_media(media)
+        return None
 
-    def _guess(self, prompt: TextPrompts | ChatPrompt) -> tuple[int, ...]:
+    def learn(self, request: InferenceRequest, prompt_tokens: int) -> None:
+        """Remember what the engine's usage says of a request's prompts, all together."""
+        if isinstance(request.prompt, TokenPrompts) or request.truncate_to is not None:
+            return
+        prompt, media = self._apart(request, request.prompt)
+        if media is NO_TOKENS:
+            self._observe(request, prompt, prompt_tokens)
+
+    def _apart(
+        self, request: InferenceRequest, prompt: TextPrompts | ChatPrompt
+    ) -> tuple[TextPrompts | ChatPrompt, MediaTokens]:
+        """The text of a prompt, and what its other parts come to."""
         if isinstance(prompt, TextPrompts):
-            return tuple(self._estimate.text(text) for text in prompt.texts)
-        return (self._estimate.chat(prompt.fields),)
+            return prompt, NO_TOKENS
+        parts = media_parts(prompt.fields)
+        if not parts:
+            return prompt, NO_TOKENS
+        return ChatPrompt(without_payloads(prompt.fields)), self._media.of(parts, self._base(request))
+
+    async def _ask(
+        self, counter: TokenCounter, request: InferenceRequest, prompt: TextPrompts | ChatPrompt
+    ) -> TokenCount:
+        if isinstance(prompt, TextPrompts):
+            counts = await counter.count_text(prompt.texts, request.model_field | request.special_tokens_field)
+        else:
+            counts = (await counter.count_chat(prompt.fields, request.model_field),)
+        self._observe(request, prompt, sum(counts))
+        return TokenCount(counts, counter.source)
+
+    def _observe(self, request: InferenceRequest, prompt: TextPrompts | ChatPrompt, tokens: int) -> None:
+        size = prompt_bytes(prompt)
+        self._learned.observe(self._base(request), kind_of(prompt), size_bytes=size, tokens=tokens)
+
+    def _base(self, request: InferenceRequest) -> str:
+        return self._base_of(request.model or "")
+
+    def _guess(self, model: str, prompt: TextPrompts | ChatPrompt) -> TokenCount:
+        sizes = [text_bytes(t) for t in prompt.texts] if isinstance(prompt, TextPrompts) else [prompt_bytes(prompt)]
+        counts = [self._learned.count(model, kind_of(prompt), size) for size in sizes]
+        return TokenCount(
+            tuple(count.tokens for count in counts), CountSource.LEARNED, tuple(count.slack for count in counts)
+        )
+
+
+def prompt_bytes(prompt: TextPrompts | ChatPrompt) -> int:
+    """Bytes of what is tokenised: the texts in UTF-8, or all fields the chat template may print."""
+    if isinstance(prompt, TextPrompts):
+        return sum(map(text_bytes, prompt.texts))
+    return sum(len(bytes(value)) for value in prompt.fields.values())
+
+
+def text_bytes(text: str) -> int:
+    """Bytes of a text in UTF-8; a lone surrogate counts as the mark that replaces it."""
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+def kind_of(prompt: TextPrompts | ChatPrompt) -> PromptKind:
+    """What its tokens per byte have in common with others'."""
+    if isinstance(prompt, TextPrompts):
+        return PromptKind.TEXT
+    return PromptKind.TOOLS if "tools" in prompt.fields else PromptKind.CHAT

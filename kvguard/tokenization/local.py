@@ -1,155 +1,116 @@
-"""Counting with the model's own tokenizer.json and chat template, in threads. Needs the `tokenizer` extra.
+"""Counting with the model's own tokenizer.json and chat template. Needs the `tokenizer` extra.
 
-`encode_batch_fast` is used because plain `encode` holds the interpreter lock for the whole text.
+Small prompts are counted where they stand, since going to a thread and back costs as much; the others in threads, long
+ones in a thread of their own, so that no prompt waits for one much longer than itself.
 """
 
 import asyncio
-import datetime
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from kvguard.errors import SettingsError
 from kvguard.protocols.fields import Fields
 from kvguard.tokenization.counter import CountFailed, CountSource
 
 if TYPE_CHECKING:
-    import jinja2
-    from tokenizers import Tokenizer
+    from kvguard.tokenization.rendering import ChatTemplates
+    from kvguard.tokenization.segments import SegmentCounter
 
 THREADS = 2
+LONG_THREADS = 1
+INLINE_CHARACTERS = 400
+LONG_CHARACTERS = 100_000
+MAX_OPEN = 128
+MAX_LONG_OPEN = 8
 
 
-class LocalCounter:
-    """A tokenizer directory: `tokenizer.json`, and for chat `chat_template.jinja` or `tokenizer_config.json`."""
+class _Lane:
+    """Threads for prompts of like size; who would wait behind too many others is told so at once."""
 
-    source = CountSource.LOCAL
+    def __init__(self, name: str, *, threads: int, most_open: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._most_open = most_open
+        self._open = 0
 
-    def __init__(self, tokenizer: "Tokenizer", template: "ChatTemplate | None") -> None:
-        self._tokenizer = tokenizer
-        self._template = template
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
-
-    async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
-        """Tokens of each text with the special tokens the tokenizer adds."""
-        return await self._run(self._encode, list(texts), True)
-
-    async def count_chat(self, chat: Fields, model: Fields) -> int:
-        """Tokens of the rendered conversation; the template writes its own special tokens."""
-        return (await self._run(self._render_and_encode, chat))[0]
-
-    async def _run(self, work: Any, *arguments: object) -> tuple[int, ...]:
-        loop = asyncio.get_running_loop()
-        counts: tuple[int, ...] = await loop.run_in_executor(self._threads, work, *arguments)
-        return counts
-
-    def _encode(self, texts: list[str], special: bool) -> tuple[int, ...]:
-        # The tokenizer cannot take lone surrogates; the engine replaces them too.
-        texts = [text.encode(errors="replace").decode() for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
-        return tuple(len(encoding) for encoding in encodings)
-
-    def _render_and_encode(self, chat: Fields) -> tuple[int, ...]:
-        if self._template is None:
-            raise CountFailed("the tokenizer directory has no chat template")
-        if "kv_transfer_params" in chat or "chat_template" in chat:
-            raise CountFailed("the request replaces its own prompt")
+    async def run(self, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+        if self._open >= self._most_open:
+            raise CountFailed(f"{self._open} prompts are being counted")
+        self._open += 1
         try:
-            values = {name: msgspec.json.decode(raw) for name, raw in chat.items()}
-            text = self._template.render(values)
-        except Exception as error:  # a template is a foreign program: whatever it raises is a failed count
-            raise CountFailed(f"chat template: {type(error).__name__}") from error
-        return self._encode([text], values.get("add_special_tokens") is True)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._open -= 1
 
     def close(self) -> None:
-        """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class ChatTemplate:
-    """A model's chat template in an immutable sandbox, with the helpers templates expect."""
+class LocalCounter:
+    """A tokenizer directory: `tokenizer.json`, and for chat a template in any of the places transformers looks."""
 
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    source = CountSource.LOCAL
 
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], autoescape=False
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
-        self._template: jinja2.Template = environment.from_string(source)
-        self._special_tokens = special_tokens
+    def __init__(self, segments: "SegmentCounter", templates: "ChatTemplates") -> None:
+        self._segments = segments
+        self._templates = templates
+        self._short = _Lane("tokenize", threads=THREADS, most_open=MAX_OPEN)
+        self._long = _Lane("tokenize-long", threads=LONG_THREADS, most_open=MAX_LONG_OPEN)
 
-    def render(self, values: dict[str, Any]) -> str:
-        """The prompt text. Raises CountFailed, or whatever a template raises on values it did not expect."""
-        extra = values.get("chat_template_kwargs") or {}
-        variables = {
-            **self._special_tokens,
-            "messages": [_flattened(message) for message in values["messages"]],
-            "tools": values.get("tools"),
-            "documents": values.get("documents"),
-            "add_generation_prompt": values.get("add_generation_prompt", True),
-            **extra,
-        }
-        if values.get("continue_final_message"):
-            raise CountFailed("continuing a final message is left to the engine")
-        return self._template.render(**variables)
+    async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
+        """Tokens of each text, with the special tokens the tokenizer adds unless the request wants none."""
+        special = bytes(model.get("add_special_tokens", b"true")) != b"false"
+        return await self._run(sum(map(len, texts)), lambda: self._count(texts, special=special))
 
+    async def count_chat(self, chat: Fields, model: Fields) -> int:
+        """Tokens of the rendered conversation; the template writes its own special tokens."""
+        size = sum(len(bytes(raw)) for raw in chat.values())
+        return (await self._run(size, lambda: self._render_and_count(chat)))[0]
 
-def _flattened(message: Any) -> Any:
-    """A message with its text parts joined, as engines do for templates that print `content`."""
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return message
-    parts = message["content"]
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise CountFailed("a message part is not text")
-    return {**message, "content": "\n".join(part["text"] for part in parts)}
+    async def _run(self, size: int, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+        if size <= INLINE_CHARACTERS:
+            return work()
+        lane = self._short if size <= LONG_CHARACTERS else self._long
+        return await lane.run(work)
 
+    def _render_and_count(self, chat: Fields) -> tuple[int, ...]:
+        from kvguard.tokenization.rendering import special_tokens_asked
 
-def _to_json(value: object, indent: int | None = None, **_: object) -> str:
-    import json
+        return self._count((self._templates.render(chat),), special=special_tokens_asked(chat))
 
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    def _count(self, texts: tuple[str, ...], *, special: bool) -> tuple[int, ...]:
+        try:
+            return self._segments.count(texts, special=special)
+        except UnicodeEncodeError:
+            raise CountFailed("a lone surrogate, which the engine refuses") from None
 
-
-def _raise_exception(message: str) -> None:
-    raise ValueError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(layout)  # noqa: TID251  templates print today's date
+    def close(self) -> None:
+        """End the threads."""
+        self._short.close()
+        self._long.close()
 
 
 def load_local_counter(path: Path) -> LocalCounter:
     """Read a tokenizer directory or file. Raises SettingsError with what is wrong with it."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise SettingsError(["tokens.tokenizer needs the extra: pip install 'kvguard[tokenizer]'"]) from None
     directory, file = (path, path / "tokenizer.json") if path.is_dir() else (path.parent, path)
     if not file.is_file():
         raise SettingsError([f"tokens.tokenizer: no such file: {file}"])
     try:
-        tokenizer = Tokenizer.from_file(str(file))
-        return LocalCounter(tokenizer, _load_template(directory))
+        return _load(directory, file)
+    except ImportError:
+        raise SettingsError(["tokens.tokenizer needs the extra: pip install 'kvguard[tokenizer]'"]) from None
     except Exception as error:  # the tokenizers library raises bare Exception for any fault of the file
         raise SettingsError([f"tokens.tokenizer: {file} cannot be read: {error}"]) from error
 
 
-def _load_template(directory: Path) -> ChatTemplate | None:
-    file = directory / "tokenizer_config.json"
-    config: dict[str, Any] = msgspec.json.decode(file.read_bytes()) if file.is_file() else {}
-    separate = directory / "chat_template.jinja"
-    source = separate.read_text() if separate.is_file() else config.get("chat_template")
-    if not isinstance(source, str):
-        return None
-    names = ("bos_token", "eos_token", "unk_token", "pad_token")
-    return ChatTemplate(source, {name: _token_text(config[name]) for name in names if config.get(name)})
+def _load(directory: Path, file: Path) -> LocalCounter:
+    from kvguard.tokenization.directory import read_config, read_templates, read_tokenizer, special_texts
+    from kvguard.tokenization.segments import SegmentCounter, safe_boundaries
 
-
-def _token_text(token: Any) -> str:
-    return str(token["content"]) if isinstance(token, dict) else str(token)
+    config = read_config(directory)
+    tokenizer = read_tokenizer(file, config)
+    templates = read_templates(directory, config)
+    sources = [template.source for template in (templates.plain, templates.with_tools) if template]
+    boundaries = safe_boundaries(tokenizer, "\n".join([*sources, *special_texts(config).values()]))
+    return LocalCounter(SegmentCounter(tokenizer, boundaries), templates)

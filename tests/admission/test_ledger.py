@@ -203,3 +203,16 @@ def test_all_ended_is_an_empty_ledger(asked: list[Demand], seed: int) -> None:
         assert ledger.reserved_blocks >= ledger.held_blocks
     assert totals(ledger) == (0, 0, 0, 0)
     assert ledger.violations == 0
+
+
+def test_a_better_count_corrects_what_is_live() -> None:
+    """A prompt counted exactly later is held as it is; what has ended stays ended."""
+    ledger = Ledger()
+    reservation = ledger.reserve(demand(160, cap=16, slack_tokens=40, estimated=True), rule=RULE, now=0.0)
+    version = ledger.version
+    ledger.amend(reservation, reservation.demand.with_prompts_of(demand(100, cap=999)))
+    assert (reservation.demand, ledger.held_blocks, ledger.reserved_blocks) == (demand(100, cap=16), 7, 8)
+    assert ledger.version > version
+    ledger.end(reservation, ReservationState.SETTLED, now=1.0)
+    ledger.amend(reservation, demand(1600))
+    assert (ledger.held_blocks, ledger.live) == (0, 0)

@@ -137,8 +137,8 @@ def test_the_words_have_the_numbers() -> None:
         "blocks (0.600), below 0.95 (tiers.reject_at): the engine's queue fills before its cache does"
     )
     assert verdicts(capacity(), seen(replace(TENTH, copies=8)))[0].why == (
-        "one request like the largest of the last 30 requests holds 800 of 1000 blocks (0.800) alone, at or above 0.7 "
-        "(tiers.trim_at)"
+        "one request like the largest of the last 30 requests holds 800 of 1000 blocks (0.800) alone at its fullest, "
+        "at or above 0.7 (tiers.trim_at)"
     )
     assert verdicts(capacity())[0].why == "backends[].engine.max_num_seqs is not set"
     assert verdicts(capacity(), seqs=8)[0].why == "neither the context length nor enough traffic is known"

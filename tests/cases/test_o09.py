@@ -39,7 +39,7 @@ async def test_the_proxy_predicts_and_reports_the_same_blocks(tmp_path: Path) ->
     """Each request's decision names its whole blocks, and the capacity is exported in tokens and toy bytes."""
     geometry = tmp_path / "config.json"
     geometry.write_text(json.dumps(TOY))
-    async with running_stub() as stub, guarding(stub, backend={"geometry": geometry}) as guard:
+    async with running_stub() as stub, guarding(stub, backend={"geometry": str(geometry)}) as guard:
         for prompt, output, _, _ in ROWS:
             assert (await guard.complete([1] * prompt, max_tokens=output)).status_code == 200
         predicted = [line["predicted_blocks"] for line in guard.logs if line["event"] == "decision"]

@@ -11,7 +11,7 @@ from tests.kit.stub import Stub, exposition, running_stub
 pytestmark = pytest.mark.anyio
 
 BODY_BYTES = 8 * 1024 * 1024
-COUNTERS = ("ids", "local", "engine", "estimate")
+COUNTERS = ("ids", "local", "engine", "learned")
 
 
 async def test_a_full_engine_refuses_before_the_body_is_there() -> None:

@@ -428,10 +428,18 @@ class TestConfigs:
 
     def test_unknown_names_get_close_ones(self, command: Command) -> None:
         """Every CONFIG at fault has its line."""
-        faults = command.faults("mistral-7b", "phi-4", "zzzz")
+        faults = command.faults("mistral-7b", "zzzz")
         assert len(faults) == 2
         assert "did you mean mistral-7b-v0.1 or mistral-7b-v0.3?" in faults[0]
         assert faults[1].startswith("kvguard: zzzz: no such file or directory")
+
+    def test_one_fault_takes_nothing_from_the_others(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """What can be estimated is, and the rest is named after it."""
+        with pytest.raises(SystemExit):
+            main(["estimate", "zzzz", "phi-4", "--json"])
+        out, err = capsys.readouterr()
+        assert [answer["name"] for answer in json.loads(out)] == ["phi-4"]
+        assert err.startswith("kvguard: zzzz: ")
 
 
 class TestFaults:

@@ -1,4 +1,4 @@
-"""An explainer over backends at a given load, without a server: prompts are token ids or estimated."""
+"""An explainer over backends at a given load, without a server: prompts are token ids or guessed."""
 
 import asyncio
 import json
@@ -12,7 +12,6 @@ from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import TierPolicy
 from kvguard.clock import ManualClock
-from kvguard.explain import NobodyCounts
 from kvguard.pool.backend import Backend, new_backend
 from kvguard.proxy.app import GENERATING
 from kvguard.proxy.candidate import CandidatePolicy
@@ -20,13 +19,14 @@ from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.pipeline import PipelinePolicy
-from kvguard.tokenization.counter import EstimateRule, PromptCounter
+from kvguard.tokenization.counter import PromptCounter
+from kvguard.tokenization.learned import LearnedPolicy, LearnedRatios
 from tests.admission.build import sample
 
 SMALL = {"prompt": [1] * 16, "max_tokens": 160}
 NOW = 100.0
 POLICY = PipelinePolicy(candidates=CandidatePolicy(allow_opt_out=True, reasoning_models=frozenset({"thinker"})))
-COUNTER = PromptCounter(NobodyCounts(), EstimateRule())
+COUNTER = PromptCounter(lambda _: (), LearnedRatios(LearnedPolicy()), str)
 
 
 def backend_at(

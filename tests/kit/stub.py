@@ -121,13 +121,14 @@ async def answer_at_once(call: Call) -> None:
 
 @dataclass
 class Stub:
-    """The backend. `answer` serves the generating routes; `tokens` is what /tokenize says."""
+    """The backend. `answer` serves the generating routes; `tokens` is what /tokenize says; `adapters` have a parent."""
 
     page: str = field(default_factory=lambda: exposition(0.0))
     answer: Behaviour = answer_at_once
     scrape: Behaviour | None = None
     tokens: int = 16
     context_tokens: int | None = 2048
+    adapters: dict[str, str] = field(default_factory=dict)
     hits: list[Hit] = field(default_factory=list)
     tokenized: list[Hit] = field(default_factory=list)
     accepted: int = 0
@@ -195,7 +196,8 @@ class Stub:
         if path == "/metrics":
             await self._serve_metrics(call)
         elif path == "/v1/models":
-            await call.reply(200, {"data": [{"id": "tiny", "max_model_len": self.context_tokens}]})
+            models = [{"id": "tiny", "max_model_len": self.context_tokens}]
+            await call.reply(200, {"data": [*models, *({"id": a, "parent": b} for a, b in self.adapters.items())]})
         elif path == "/tokenize":
             self.tokenized.append(call.hit)
             await call.reply(200, {"count": self.tokens, "max_model_len": self.context_tokens, "tokens": []})

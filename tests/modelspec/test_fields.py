@@ -125,3 +125,9 @@ def test_one_required_number() -> None:
     assert FIELDS.required("n") == 4
     with pytest.raises(UnsupportedConfig, match=r"^nil: missing$"):
         FIELDS.required("nil")
+
+
+def test_a_number_beyond_any_size_names_the_limit() -> None:
+    """It is a whole number of at least 1, so saying that would be no help."""
+    with pytest.raises(UnsupportedConfig, match=r"^a: expected a whole number of at most 1099511627776, got 10"):
+        Fields({"a": 10**30}).whole("a")

@@ -1,10 +1,11 @@
 """POST /v1/chat/completions: bytes in, request out."""
 
+import msgspec
 import pytest
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.openai_chat import CAPS, PATH, TEMPLATE_FIELDS, parse
-from kvguard.protocols.request import ChatPrompt
+from kvguard.protocols.openai_chat import CAPS, PATH, TEMPLATE_FIELDS, conversation, parse, prompt_of
+from kvguard.protocols.request import ChatPrompt, TokenPrompts
 
 BODY = b"""{"model":"tiny", "messages": [ {"role":"user","content":"h\\u00e9"} ], "max_completion_tokens": 50,
 "n":2, "stream": true, "temperature":1.0, "user":"x"}"""
@@ -20,13 +21,77 @@ def test_a_request() -> None:
     assert bytes(request.fields["messages"]) == b'[ {"role":"user","content":"h\\u00e9"} ]'
 
 
-@pytest.mark.parametrize("name", TEMPLATE_FIELDS)
+MOVED = ("documents", "reasoning_effort")
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name not in MOVED])
 def test_everything_the_template_may_look_at_belongs_to_the_prompt(name: str) -> None:
     """Each field a token count depends on is part of the prompt, as the client's own bytes."""
     request = parse(b'{"messages":[1],"max_tokens":5,"%s":[ 7 ]}' % name.encode())
     assert isinstance(request.prompt, ChatPrompt)
     assert set(request.prompt.fields) == {"messages", name}
     assert bytes(request.prompt.fields[name]) == b"[ 7 ]"
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_variables_of_the_template_are_moved_to_where_tokenize_takes_them(name: str) -> None:
+    """The engine itself hands these two to the template among `chat_template_kwargs`."""
+    request = parse(b'{"messages":[1],"%s":"x"}' % name.encode())
+    assert isinstance(request.prompt, ChatPrompt)
+    assert set(request.prompt.fields) == {"messages", "chat_template_kwargs"}
+    assert b'"%s":"x"' % name.encode() in bytes(request.prompt.fields["chat_template_kwargs"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "replaced"),
+    [
+        (b'"messages":[{"role":"user","content":"hi"}]', True),
+        (b'"messages":[]', True),
+        (b'"messages":[],"echo":false', True),
+        (b'"messages":[],"echo":true', False),
+        (b'"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]', False),
+    ],
+)
+def test_ids_replace_the_messages(fields: bytes, replaced: bool) -> None:
+    """Unless the request is echoed or has media, the ids are the prompt; the field itself never is part of it."""
+    prompt = parse(b'{%s,"kv_transfer_params":{"prompt_token_ids":[5,6,7],"other":1}}' % fields).prompt
+    assert (prompt == TokenPrompts((3,))) is replaced
+    assert replaced or (isinstance(prompt, ChatPrompt) and set(prompt.fields) == {"messages"})
+
+
+def test_ids_nobody_reads_may_be_anything() -> None:
+    """With an echo the engine does not look at them, without they are refused."""
+    broken = b'{"messages":[],"kv_transfer_params":{"prompt_token_ids":"x"},"echo":%s}'
+    assert isinstance(parse(broken % b"true").prompt, ChatPrompt)
+    with pytest.raises(InvalidRequest) as caught:
+        parse(broken % b"false")
+    assert caught.value.param == "kv_transfer_params.prompt_token_ids"
+
+
+@pytest.mark.parametrize(
+    ("message", "sent"),
+    [
+        (b'{"role":"a", "reasoning_content":"r"}', b'{"role":"a","reasoning":"r"}'),
+        (b'{"reasoning":null,"reasoning_content":"r"}', b'{"reasoning":"r"}'),
+        (b'{"reasoning":"own","reasoning_content":"r"}', b'{"reasoning":"own"}'),
+        (b'{"content":"reasoning_content"}', b'{"content":"reasoning_content"}'),
+        (b'"reasoning_content"', b'"reasoning_content"'),
+    ],
+)
+def test_the_old_name_of_reasoning(message: bytes, sent: bytes) -> None:
+    """Chat renames it and `/tokenize` does not, so the count is asked for with the new name."""
+    prompt = parse(b'{"messages":[%s]}' % message).prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert bytes(prompt.fields["messages"]) == b"[" + sent + b"]"
+
+
+@pytest.mark.parametrize(
+    "messages", [b"[" * 100_000 + b'"reasoning_content"' + b"]" * 100_000, b'[{"reasoning_content":]']
+)
+def test_messages_that_cannot_be_renamed(messages: bytes) -> None:
+    """What cannot be decoded cannot be a conversation."""
+    with pytest.raises(InvalidRequest):
+        conversation({"messages": msgspec.Raw(messages)})
 
 
 @pytest.mark.parametrize(
@@ -68,3 +133,23 @@ def test_every_cap_must_be_an_integer(name: str) -> None:
 def test_the_path() -> None:
     """The route is OpenAI's own."""
     assert PATH == "/v1/chat/completions"
+
+
+def test_more_messages_than_any_conversation_has_are_refused() -> None:
+    """Each is looked at one by one, so their number is bounded; braces inside one message are not counted."""
+    with pytest.raises(InvalidRequest, match="more than 16384 entries"):
+        parse(b'{"messages":[' + b"{}," * 16_384 + b"{}]}")
+    parse(b'{"messages":[' + b"{}," * 16_383 + b"{}]}")
+    parse(b'{"messages":[{"role":"user","content":"' + b"{" * 20_000 + b'"}]}')
+
+
+def test_messages_that_are_no_json_are_refused_by_name() -> None:
+    """However many they seem to be."""
+    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON"):
+        prompt_of({"messages": msgspec.Raw(b"[" + b"{" * 20_000)})
+
+
+def test_a_message_that_is_no_json_is_refused_by_name() -> None:
+    """Also where only its old reasoning makes it be looked into."""
+    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON"):
+        prompt_of({"messages": msgspec.Raw(b'[{"reasoning_content": "a", 1}]')})

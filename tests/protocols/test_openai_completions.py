@@ -1,28 +1,37 @@
 """POST /v1/completions: every form of prompt."""
 
+import contextlib
 import json
 
 import pytest
+from hypothesis import given
 
 from kvguard.admission.blocks import BlockRule
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.openai_completions import CAPS, MAX_PROMPTS, PATH, parse
+from kvguard.protocols.fields import Fields
+from kvguard.protocols.openai_completions import CAPS, MAX_PROMPTS, PATH, parse, prompt_of
 from kvguard.protocols.request import Prompt, TextPrompts, TokenPrompts
+from tests.kit.properties import deterministic
+from tests.protocols.any_json import objects
 
 
-def prompt_of(value: object) -> Prompt:
+def prompt(value: object) -> Prompt:
     return parse(json.dumps({"prompt": value}).encode()).prompt
 
 
 @pytest.mark.parametrize(
-    ("value", "prompt"),
+    ("value", "expected"),
     [
         ("hi", TextPrompts(("hi",))),
-        ("", TextPrompts(("",))),
         ("h\u00e9\U0001f600", TextPrompts(("h\u00e9\U0001f600",))),
         (["hi"], TextPrompts(("hi",))),
         (["a", "", "b"], TextPrompts(("a", "", "b"))),
         ([7], TokenPrompts((1,))),
+        ([True, 2.0, "5", " +1_0.0 "], TokenPrompts((4,))),
+        (["5", 5], TokenPrompts((2,))),
+        (["5"], TextPrompts(("5",))),
+        ([""], TextPrompts(("",))),
+        ([["5", True, 0.0]], TokenPrompts((3,))),
         ([1, 2, 3], TokenPrompts((3,))),
         ([[1, 2, 3]], TokenPrompts((3,))),
         ([[1, 2, 3], [4]], TokenPrompts((3, 1))),
@@ -31,24 +40,30 @@ def prompt_of(value: object) -> Prompt:
         ([[1]] * MAX_PROMPTS, TokenPrompts((1,) * MAX_PROMPTS)),
     ],
 )
-def test_forms_of_prompt(value: object, prompt: Prompt) -> None:
+def test_forms_of_prompt(value: object, expected: Prompt) -> None:
     """A string, strings, ids or lists of ids; of ids only the lengths are kept."""
-    assert prompt_of(value) == prompt
+    assert prompt(value) == expected
 
 
-@pytest.mark.parametrize("value", [None, [], {}, 5, True, 1.5])
+@pytest.mark.parametrize("value", [None, "", [], [[]], [[1], []], {}, 5, True, 1.5])
 def test_what_is_no_prompt(value: object) -> None:
     """Nothing, an empty list and other types are refused by name."""
     with pytest.raises(InvalidRequest, match="non-empty string or list") as caught:
-        prompt_of(value)
+        prompt(value)
     assert caught.value.param == "prompt"
 
 
-@pytest.mark.parametrize("value", [["a", 1], [1, "a"], [[1], "a"], [[1], 1], [[1], []], [[]], [None], [{}], [1.5]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(["a", 1], [1, "a"], [[1], "a"], [[1], 1], ["a", [1]], [1, [1]], [None], [{}], [1.5], [-1], [[-1]], [[None]]),
+        *([1, ""], ["-1", 1], [[[1]]], [1, 1.5], [1, None]),
+    ],
+)
 def test_a_mix_of_prompts(value: object) -> None:
-    """Different forms in one list, and prompts of no tokens, are refused by name."""
+    """Different forms in one list, and what is no token id, are refused by name."""
     with pytest.raises(InvalidRequest, match="strings only or lists of token ids only") as caught:
-        prompt_of(value)
+        prompt(value)
     assert caught.value.param == "prompt"
 
 
@@ -56,7 +71,7 @@ def test_a_mix_of_prompts(value: object) -> None:
 def test_too_many_prompts(one: object) -> None:
     """One more than vLLM takes is refused before anything is counted."""
     with pytest.raises(InvalidRequest, match="more than 1024 entries") as caught:
-        prompt_of([one] * (MAX_PROMPTS + 1))
+        prompt([one] * (MAX_PROMPTS + 1))
     assert caught.value.param == "prompt"
 
 
@@ -66,6 +81,50 @@ def test_a_prompt_there_must_be(body: bytes) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(body)
     assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        (b'"prompt":"a","suffix":null', TextPrompts(("a",))),
+        (b'"prompt":"a","suffix":"b"', TextPrompts(("a <suffix> <prefix> b",))),
+        (b'"prompt":["a","c"],"suffix":""', TextPrompts(("a <suffix> <prefix> ", "c <suffix> <prefix> "))),
+        (b'"prompt":"a","echo":true', TextPrompts(("a",))),
+        (b'"prompt":"a","prompt_embeds":null', TextPrompts(("a",))),
+        (b'"prompt":"a","prompt_embeds":[ ]', TextPrompts(("a",))),
+        (b'"prompt":"a","kv_transfer_params":{"prompt_token_ids":[1,2]}', TextPrompts(("a",))),
+    ],
+)
+def test_what_else_makes_a_prompt(fields: bytes, prompt: Prompt) -> None:
+    """A suffix comes on top, with something in the place of the tokens between; an echo and ids change nothing."""
+    assert parse(b"{%s}" % fields).prompt == prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (b'"prompt":[1],"suffix":"b"', "suffix"),
+        (b'"prompt":"a","suffix":5', "suffix"),
+        (b'"prompt":"a","suffix":"b","echo":true', "suffix"),
+        (b'"prompt":"a","suffix":"b","truncate_prompt_tokens":5', "suffix"),
+        (b'"prompt":"a","prompt_embeds":"AAAA"', "prompt_embeds"),
+        (b'"prompt":"a","prompt_embeds":""', "prompt_embeds"),
+        (b'"prompt_embeds":["AAAA"]', "prompt_embeds"),
+    ],
+)
+def test_what_the_engine_refuses(fields: bytes, param: str) -> None:
+    """Suffixes where there is no text to join, and tensors, which need a flag and cannot be counted."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse(b"{%s}" % fields)
+    assert caught.value.param == param
+
+
+@deterministic
+@given(objects("prompt", "suffix", "prompt_embeds", "echo"))
+def test_any_json(fields: Fields) -> None:
+    """Whatever the fields hold is a prompt or an invalid request."""
+    with contextlib.suppress(InvalidRequest):
+        prompt_of(fields)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +153,36 @@ def test_the_engines_own_default() -> None:
 def test_the_path() -> None:
     """The route is OpenAI's own."""
     assert PATH == "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "lengths"),
+    [
+        (b"[1]", (1,)),
+        (b" [1 , 2,\n3] ", (3,)),
+        (b"[[1,2],[3]]", (2, 1)),
+        (b" [ [1, 2] , [3] ,[4,5,6] ] ", (2, 1, 3)),
+        (b"[1.0, 2]", (2,)),
+        (b'[[1.0], ["2", 3]]', (1, 2)),
+    ],
+)
+def test_ids_are_counted_however_they_are_written(prompt: bytes, lengths: tuple[int, ...]) -> None:
+    """Plain numbers by their commas, anything else one by one, with the same result."""
+    assert parse(b'{"prompt":' + prompt + b"}").prompt == TokenPrompts(lengths)
+
+
+@pytest.mark.parametrize(
+    "prompt", [b"[[1],2]", b"[1,[2]]", b"[[]]", b"[[1],[]]", b"[[1][2]]", b"[[[1]]]", b"[[1],[2]3]"]
+)
+def test_lists_that_only_look_like_ids_are_refused(prompt: bytes) -> None:
+    """What stands between the brackets matters."""
+    with pytest.raises(InvalidRequest):
+        parse(b'{"prompt":' + prompt + b"}")
+
+
+def test_numbers_by_the_million_are_counted_or_refused_without_being_built() -> None:
+    """Plain ids of any number are counted; as many odd ones are refused by name."""
+    assert parse(b'{"prompt":[' + b"1," * 200_000 + b"1]}").prompt == TokenPrompts((200_001,))
+    with pytest.raises(InvalidRequest, match="no plain token ids"):
+        parse(b'{"prompt":[' + b"1.0," * 200_000 + b"1]}")
+    assert parse(b'{"prompt":["' + b"a," * 200_000 + b'"]}').prompt == TextPrompts(("a," * 200_000,))

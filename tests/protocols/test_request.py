@@ -406,3 +406,28 @@ def test_a_rewritten_request_is_the_same_request_asking_for_less(
     assert remaining.sequences <= asked.sequences
     assert remaining.output_cap is None or asked.output_cap is None or remaining.output_cap <= asked.output_cap
     assert rewrite(again, degradation).changes == ()
+
+
+@pytest.mark.parametrize(
+    ("truncate", "prompts", "slack"),
+    [(None, (110, 30), 20), (105, (105, 30), 15), (100, (100, 30), 10), (15, (15, 15), 0)],
+)
+def test_headroom_is_part_of_a_prompt_as_far_as_the_cut_allows(
+    truncate: int | None, prompts: tuple[int, ...], slack: int
+) -> None:
+    """A count that may be 10 too low makes room for 10 more, but a prompt that is cut never has more than the cut."""
+    fields = {"prompt": ["a", "b"]} | ({} if truncate is None else {"truncate_prompt_tokens": truncate})
+    request = openai_completions.parse(json.dumps(fields).encode())
+    demand = request.demand((100, 20), slack=(10, 10), context_tokens=2048, assumed_output_tokens=256)
+    assert (demand.prompts, demand.slack_tokens) == (prompts, slack)
+    assert demand.prompt_tokens == sum(prompts) - slack
+
+
+@pytest.mark.parametrize(
+    ("context", "prompts", "slack"), [(None, (150,), 50), (200, (150,), 50), (120, (120,), 20), (90, (100,), 0)]
+)
+def test_headroom_ends_with_the_context(context: int | None, prompts: tuple[int, ...], slack: int) -> None:
+    """A prompt longer than the context is refused by the engine, so headroom beyond it is for nothing."""
+    request = openai_completions.parse(json.dumps({"prompt": "a"}).encode())
+    demand = request.demand((100,), slack=(50,), context_tokens=context, assumed_output_tokens=256)
+    assert (demand.prompts, demand.slack_tokens) == (prompts, slack)

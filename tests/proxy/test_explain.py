@@ -139,7 +139,7 @@ def test_sizes_and_room_are_in_the_engines_units() -> None:
     explainer, _ = explainer_of(backend)
     said = explained(explainer, {"prompt": [[1] * 16, [1] * 20], "n": 2, "max_tokens": 32})
     (report,) = said["backends"]
-    assert report["tokens"] == {"prompts": [16, 20], "prompt_sum": 36, "source": "ids", "estimated": False}
+    assert report["tokens"] == {"prompts": [16, 20], "prompt_sum": 36, "slack": 0, "source": "ids", "estimated": False}
     assert report["sequences"] == {"prompts": 2, "copies": 2, "beams": False, "total": 4}
     assert report["output"] == {"asked": 32, "cap": 32, "expected": 32}
     assert report["footprint_tokens"] == 2 * 36 + 4 * 32
@@ -289,3 +289,13 @@ async def test_thresholds_out_of_reach_are_said_at_the_start_and_exported() -> N
         assert ratio == pytest.approx(2.01, abs=0.01)
         await guard.advance(5.0)
         assert len([line for line in guard.logs if line["event"] in ("thresholds", "block_rule")]) == 2
+
+
+def test_a_prompt_beyond_the_context_is_said_to_be_refused_by_the_engine() -> None:
+    """kvguard leaves that refusal to the engine, but the explanation does not hide it."""
+    explainer, _ = explainer_of(backend_at("b", 0.0, context=100))
+    told = "the prompt of 101 tokens is longer than the context of 100: the engine refuses it"
+    assert explained(explainer, {"prompt": [1] * 101, "max_tokens": 1})["why"][0] == told
+    assert told not in explained(explainer, {"prompt": [1] * 100, "max_tokens": 1})["why"]
+    cut = {"prompt": [1] * 101, "max_tokens": 1, "truncate_prompt_tokens": 50}
+    assert not [line for line in explained(explainer, cut)["why"] if "longer than the context" in line]

@@ -1,13 +1,16 @@
 """The relay and the pipeline on real sockets: what reaches the client when answers are odd."""
 
+import asyncio
 import contextlib
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.kit.guard import COMPLETIONS, guarding
 from tests.kit.raw import raw_client, request_head
-from tests.kit.stub import Call, Stub, completion, running_stub
+from tests.kit.stub import Call, Stub, completion, hold, hold_until, running_stub
+from tests.kit.tokenizer import write_tokenizer
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +25,7 @@ async def test_a_big_answer_passes_whole_although_its_usage_is_not_kept() -> Non
     async with running_stub(Stub(answer=answer)) as stub, guarding(stub) as guard:
         answered = await guard.complete([1, 2], max_tokens=1)
         assert answered.content == big
-        assert guard.metric("kvguard_prompt_error_tokens_count") == 0
+        assert guard.metric("kvguard_prompt_error_tokens_count", source="ids") == 0
         assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="complete") == 1
 
 
@@ -255,4 +258,36 @@ async def test_an_estimated_prompt_is_never_refused_for_good() -> None:
         stub.tokens = "broken"
         answered = await guard.complete("x" * 6000, max_tokens=1)
         assert answered.status_code == 200
-        assert guard.metric("kvguard_token_counts_total", source="estimate") == 1
+        assert guard.metric("kvguard_token_counts_total", source="learned") == 1
+
+
+async def test_a_prompt_too_large_to_wait_for_is_counted_while_it_runs(tmp_path: Path) -> None:
+    """It is admitted by what usual text has, with headroom; the ledger then holds what the tokenizer counts."""
+    released = asyncio.Event()
+    tokens = {"tokenizer": write_tokenizer(tmp_path), "exact_max_bytes": 100, "counter": "local"}
+    async with running_stub() as stub, guarding(stub, tokens=tokens) as guard:
+        stub.answer = hold_until(released)
+        asking = asyncio.ensure_future(guard.complete("the cache is full " * 60, max_tokens=16))
+        await stub.until(lambda: len(stub.hits) == 1)
+        (decision,) = [line for line in guard.logs if line["event"] == "decision"]
+        assert decision["prompt_tokens"] == 60 * 18 // 4 + 1
+        (live,) = guard.backend.ledger._live.values()
+        await guard.until(lambda: not live.demand.estimated)
+        exact = live.demand.prompt_tokens
+        assert live.demand.prompts == (exact,)
+        assert exact != decision["prompt_tokens"]
+        released.set()
+        assert (await asking).status_code == 200
+        assert guard.backend.ledger.held_blocks == 0
+
+
+async def test_a_client_that_leaves_ends_the_count_of_its_prompt(tmp_path: Path) -> None:
+    """Nothing is left in the ledger, and nothing is amended that has ended."""
+    tokens = {"tokenizer": write_tokenizer(tmp_path), "exact_max_bytes": 100, "counter": "local"}
+    async with running_stub() as stub, guarding(stub, tokens=tokens) as guard:
+        stub.answer = hold
+        asking = asyncio.ensure_future(guard.complete("the cache is full " * 6000, max_tokens=16))
+        await stub.until(lambda: len(stub.hits) == 1)
+        asking.cancel()
+        await guard.until(lambda: guard.backend.ledger.live == 0)
+        assert (guard.backend.ledger.held_blocks, guard.backend.ledger.violations) == (0, 0)

@@ -93,6 +93,7 @@ def test_an_end_reports_times_tokens_and_the_error_of_the_count() -> None:
             first_byte_seconds=0.5,
             generated_tokens=30,
             predicted_prompt_tokens=12,
+            count_source="local",
             prompt_tokens=10,
         )
     )
@@ -101,7 +102,9 @@ def test_an_end_reports_times_tokens_and_the_error_of_the_count() -> None:
     assert value("kvguard_exchanges_total", {"route": "r", "end": "complete"}) == 1
     assert value("kvguard_exchanges_total", {"route": "r", "end": "cancelled"}) == 1
     assert value("kvguard_tokens_total", {"kind": "generated"}) == 30
-    assert (value("kvguard_prompt_error_tokens_sum"), value("kvguard_prompt_error_tokens_count")) == (2, 1)
+    counted = {"source": "local"}
+    assert value("kvguard_prompt_error_tokens_sum", counted) == 2
+    assert value("kvguard_prompt_error_tokens_count", counted) == 1
     assert (value("kvguard_upstream_seconds_sum"), value("kvguard_upstream_seconds_count")) == (3, 2)
     assert value("kvguard_time_to_first_byte_seconds_sum") == 0.5
 

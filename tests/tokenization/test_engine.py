@@ -8,7 +8,7 @@ import pytest
 
 from kvguard.errors import UpstreamBroken
 from kvguard.tokenization.counter import CountFailed
-from kvguard.tokenization.engine import MAX_PARALLEL, EngineCounter
+from kvguard.tokenization.engine import MAX_OPEN, MAX_PARALLEL, EngineCounter
 
 pytestmark = pytest.mark.anyio
 MODEL = {"model": msgspec.Raw(b'"m"')}
@@ -78,3 +78,33 @@ async def test_a_dead_or_silent_engine_is_a_failed_count() -> None:
     for post, seconds in ((broken, 5), (silent, 0.01)):
         with pytest.raises(CountFailed):
             await EngineCounter(post, timeout_seconds=seconds).count_text(("a",), MODEL)
+
+
+async def test_only_so_many_requests_are_counted_at_a_time() -> None:
+    """Beyond that a count would come too late: it fails at once, and works again once others are through."""
+    waiting: list[asyncio.Future[None]] = []
+
+    async def post(path: str, body: bytes, model: str | None) -> tuple[int, bytes]:
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        await turn
+        return 200, b'{"count": 1}'
+
+    counter = EngineCounter(post, timeout_seconds=60)
+    counts = [asyncio.ensure_future(counter.count_text(("a",), MODEL)) for _ in range(MAX_OPEN)]
+    while len(waiting) < MAX_OPEN:
+        turn = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(turn.set_result, None)
+        await turn
+    with pytest.raises(CountFailed, match=f"{MAX_OPEN} requests"):
+        await counter.count_text(("a",), MODEL)
+    for turn in waiting:
+        turn.set_result(None)
+    assert await asyncio.gather(*counts) == [(1,)] * MAX_OPEN
+    count = asyncio.ensure_future(counter.count_text(("a",), MODEL))
+    while len(waiting) == MAX_OPEN:
+        turn = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(turn.set_result, None)
+        await turn
+    waiting[-1].set_result(None)
+    assert await count == (1,)

@@ -1,58 +1,43 @@
 """A model's own tokenizer and chat template, on a small one trained here."""
 
+import asyncio
 import json
+import sys
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from kvguard.errors import SettingsError
-from kvguard.protocols.fields import Fields
+from kvguard.tokenization import local
 from kvguard.tokenization.counter import CountFailed
-from kvguard.tokenization.local import load_local_counter
+from kvguard.tokenization.local import MAX_LONG_OPEN, MAX_OPEN, LocalCounter, load_local_counter
+from kvguard.tokenization.rendering import ChatTemplates
+from tests.tokenization.small import chat, tokens, trained, write
 
 pytestmark = pytest.mark.anyio
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if tools %}{{ tools | tojson }}{% endif %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def trained() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<s>", "<|im_start|>", "<|im_end|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator([Path(__file__).read_text()], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    return tokenizer
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer")
-    trained().save(str(path / "tokenizer.json"))
-    (path / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>"})
-    )
-    return path
-
-
-def chat(**fields: object) -> Fields:
-    return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in fields.items()}
+    return write(tmp_path_factory.mktemp("tokenizer"))
 
 
 async def test_text_is_counted_with_the_special_tokens_the_tokenizer_adds(directory: Path) -> None:
-    """Counts equal the tokenizer's own, for unicode, empty and broken text too."""
-    texts = ("the tokenizer", "", "héllo 世界 🎉", "def f(x):\n\treturn x", "\ud800")
-    expected = [len(trained().encode(text.encode(errors="replace").decode()).ids) for text in texts]
-    assert list(await load_local_counter(directory).count_text(texts, {})) == expected
+    """Counts equal the tokenizer's own, for unicode, empty, long and control-token text too."""
+    texts = ("the tokenizer", "", "héllo 世界 🎉\x00", "def f(x):\n\treturn x", "a" * 100_000, "<s><|im_end|> <s")
+    expected = [len(trained().encode(text).ids) for text in texts]
+    counter = load_local_counter(directory)
+    assert list(await counter.count_text(texts, {})) == expected
+    assert [(await counter.count_text((text,), {}))[0] for text in texts] == expected
+
+
+async def test_a_completion_may_do_without_special_tokens(directory: Path) -> None:
+    """With `add_special_tokens` switched off the tokenizer's own are left out."""
+    off = {"add_special_tokens": msgspec.Raw(b"false")}
+    expected = len(trained().encode("the tokenizer", add_special_tokens=False).ids)
+    assert await load_local_counter(directory).count_text(("the tokenizer",), off) == (expected,)
 
 
 async def test_chat_is_counted_as_the_template_renders_it(directory: Path) -> None:
@@ -63,40 +48,24 @@ async def test_chat_is_counted_as_the_template_renders_it(directory: Path) -> No
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
     ]
     tools = [{"type": "function", "function": {"name": "f"}}]
-    text = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n"
-    text += json.dumps(tools)
-    bare = len(trained().encode(text, add_special_tokens=False).ids)
-    full = len(trained().encode(text + "<|im_start|>assistant\n", add_special_tokens=False).ids)
-    assert await counter.count_chat(chat(messages=messages, tools=tools, add_generation_prompt=False), {}) == bare
-    assert await counter.count_chat(chat(messages=messages, tools=tools), {}) == full
-    assert await counter.count_chat(chat(messages=messages, tools=tools, add_special_tokens=True), {}) == full + 1
+    dumped = [{"type": "function", "function": {"name": "f", "description": None, "parameters": None}}]
+    text = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n" + json.dumps(dumped)
+    full = text + "<|im_start|>assistant\n"
+    asked = {"messages": messages, "tools": tools}
+    assert await counter.count_chat(chat(**asked, add_generation_prompt=False), {}) == tokens(text)
+    assert await counter.count_chat(chat(**asked), {}) == tokens(full)
+    assert await counter.count_chat(chat(**asked, add_special_tokens=True), {}) == tokens(full) + 1
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
-        {"messages": [{"role": "user", "content": "a"}], "continue_final_message": True},
-        {"messages": [{"role": "user", "content": "a"}], "kv_transfer_params": {"prompt_token_ids": [1]}},
-        {"messages": [{"role": "user", "content": "a"}], "chat_template": "{{ 1 }}"},
-        {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": 3},
-    ],
-)
-async def test_what_the_template_cannot_know_is_a_failed_count(directory: Path, fields: dict[str, object]) -> None:
-    """A conversation the local template would get wrong is left to the next counter."""
-    with pytest.raises(CountFailed):
-        await load_local_counter(directory).count_chat(chat(**fields), {})
-
-
-@pytest.mark.parametrize(
-    "source", ["{{ raise_exception('no system role') }}", "{{ messages.clear() }}", "{{ ''.__class__.mro() }}"]
-)
-async def test_a_template_cannot_do_anything_but_refuse(tmp_path: Path, source: str) -> None:
-    """A template's own complaint, a write and an escape attempt all end as a failed count."""
-    trained().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "chat_template.jinja").write_text(source)
-    with pytest.raises(CountFailed):
-        await load_local_counter(tmp_path).count_chat(chat(messages=[{"role": "user", "content": "a"}]), {})
+@pytest.mark.parametrize("size", [1, 50_000])
+async def test_what_the_engine_refuses_or_expands_is_a_failed_count(directory: Path, size: int) -> None:
+    """A lone surrogate and a picture are left to the next counter, from the loop and from a thread."""
+    counter = load_local_counter(directory)
+    with pytest.raises(CountFailed, match="surrogate"):
+        await counter.count_text(("a" * size + "\ud800",), {})
+    picture = [{"type": "image_url", "image_url": {"url": "data:" + "a" * size}}]
+    with pytest.raises(CountFailed, match="not text"):
+        await counter.count_chat(chat(messages=[{"role": "user", "content": picture}]), {})
 
 
 async def test_without_a_template_only_text_is_counted(tmp_path: Path) -> None:
@@ -104,16 +73,43 @@ async def test_without_a_template_only_text_is_counted(tmp_path: Path) -> None:
     trained().save(str(tmp_path / "tokenizer.json"))
     counter = load_local_counter(tmp_path)
     assert await counter.count_text(("a",), {}) == (2,)
-    with pytest.raises(CountFailed):
-        await counter.count_chat(chat(messages=[]), {})
+    with pytest.raises(CountFailed, match="no chat template"):
+        await counter.count_chat(chat(messages=[{"role": "user", "content": "a"}]), {})
 
 
-def test_a_date_in_a_template_is_todays(tmp_path: Path) -> None:
-    """Templates that print the date render."""
-    trained().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "chat_template.jinja").write_text("{{ strftime_now('%Y') | length }}")
-    template = load_local_counter(tmp_path)._template
-    assert template.render({"messages": []}) == "4"
+class Threads:
+    """Counts in place of the segments, says in which thread."""
+
+    def count(self, texts: list[str], *, special: bool) -> tuple[int, ...]:
+        self.name = threading.current_thread().name
+        return (1,)
+
+
+@pytest.mark.parametrize(
+    ("size", "thread"),
+    [
+        (local.INLINE_CHARACTERS, "MainThread"),
+        (local.INLINE_CHARACTERS + 1, "tokenize_"),
+        (local.LONG_CHARACTERS, "tokenize_"),
+        (local.LONG_CHARACTERS + 1, "tokenize-long"),
+    ],
+)
+async def test_a_prompt_waits_only_for_prompts_of_its_size(size: int, thread: str) -> None:
+    """Small texts are counted in place, long ones in a thread of their own."""
+    segments = Threads()
+    counter = LocalCounter(segments, None)
+    await counter.count_text(("a" * size,), {})
+    assert segments.name.startswith(thread)
+    counter.close()
+
+
+async def test_small_prompts_pass_a_giant_one(directory: Path) -> None:
+    """A text that takes long does not hold up the ones that come after it."""
+    counter = load_local_counter(directory)
+    giant = asyncio.ensure_future(counter.count_text((" the words" * 400_000,), {}))
+    assert await counter.count_text(("the words " * 100,), {}) == (len(trained().encode("the words " * 100).ids),)
+    assert not giant.done()
+    assert (await giant)[0] > 100_000
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"model": 1}'])
@@ -123,3 +119,39 @@ def test_a_broken_tokenizer_is_a_fault_of_the_settings(tmp_path: Path, content: 
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(SettingsError, match=r"tokenizer\.json"):
         load_local_counter(tmp_path)
+
+
+def test_a_missing_extra_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the tokenizers library the operator learns what to install."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(SettingsError, match=r"kvguard\[tokenizer\]"):
+        load_local_counter(directory)
+
+
+class Held:
+    """Counts only once it is let go."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def count(self, texts: tuple[str, ...], *, special: bool) -> tuple[int, ...]:
+        self.released.wait()
+        return tuple(map(len, texts))
+
+
+@pytest.mark.parametrize(("size", "most"), [(1_000, MAX_OPEN), (200_000, MAX_LONG_OPEN)])
+async def test_who_would_wait_behind_too_many_is_told_at_once(size: int, most: int) -> None:
+    """So many prompts of a size are counted or wait; one more fails, and once they are through it is counted."""
+    held = Held()
+    counter = LocalCounter(held, ChatTemplates(plain=None, with_tools=None))
+    try:
+        counts = [asyncio.ensure_future(counter.count_text(("a" * size,), {})) for _ in range(most)]
+        await asyncio.wait(counts, timeout=0)
+        with pytest.raises(CountFailed, match=f"{most} prompts"):
+            await counter.count_text(("a" * size,), {})
+        held.released.set()
+        assert await asyncio.gather(*counts) == [(size,)] * most
+        assert await counter.count_text(("a" * size,), {}) == (size,)
+    finally:
+        held.released.set()
+        counter.close()

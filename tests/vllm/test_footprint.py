@@ -149,7 +149,7 @@ async def test_the_peak_is_seen(measured: Measured, client: httpx.AsyncClient) -
 
 async def test_kvguard_in_front_holds_what_the_engine_holds(measured: Measured) -> None:
     """With the model's geometry the ledger follows the gauge through a request, and none of its blocks look foreign."""
-    backend = {"geometry": measured.geometry, "engine": {"max_num_batched_tokens": STEP_TOKENS}}
+    backend = {"geometry": str(measured.geometry), "engine": {"max_num_batched_tokens": STEP_TOKENS}}
     prompt = [7 + i % 900 for i in range(1000)]
     body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 200, "ignore_eos": True, "stream": True}
     windowed_groups = sum(group.count for group in measured.rule.groups if group.windowed)

@@ -123,7 +123,9 @@ async def test_counted_tokens_are_the_engines_usage(vllm_server: VllmServer, vll
             assert answer.status_code == 200, answer.text
             assert guard.decision(answer)["prompt_tokens"] == answer.json()["usage"]["prompt_tokens"], body
         counts = guard.service.registry.get_sample_value("kvguard_token_counts_total", {"source": source})
-        exact = guard.service.registry.get_sample_value("kvguard_prompt_error_tokens_bucket", {"le": "0.0"})
+        exact = guard.service.registry.get_sample_value(
+            "kvguard_prompt_error_tokens_bucket", {"le": "0.0", "source": source}
+        )
         assert counts == exact == 30
 
 

@@ -53,4 +53,5 @@ FAMILY = Family(
     claims=lambda model: model.model_type in _TYPES,
     layers=_layers,
     reads=READS,
+    types=_TYPES,
 )

@@ -98,4 +98,5 @@ FAMILY = Family(
     claims=lambda model: model.model_type == "deepseek_v4",
     layers=_layers,
     reads=READS,
+    types=frozenset({"deepseek_v4"}),
 )

@@ -161,4 +161,4 @@ def _spelled_out(pattern: str | None) -> tuple[str, ...]:
     return tuple({"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern or "")
 
 
-FAMILY = Family(name="latent attention", claims=_claims, layers=_layers, reads=READS)
+FAMILY = Family(name="latent attention", claims=_claims, layers=_layers, reads=READS, types=_TYPES)

@@ -238,4 +238,4 @@ def _lightning(text: Fields) -> Caches:
     )
 
 
-FAMILY = Family(name="linear attention", claims=_claims, layers=_layers, reads=READS)
+FAMILY = Family(name="linear attention", claims=_claims, layers=_layers, reads=READS, types=_TYPES | _KIMI_TYPES)

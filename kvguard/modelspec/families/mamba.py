@@ -310,4 +310,6 @@ def _layers(model: ModelConfig) -> Layers:
     )
 
 
-FAMILY = Family(name="Mamba", claims=lambda model: model.model_type in _KINDS, layers=_layers, reads=READS)
+FAMILY = Family(
+    name="Mamba", claims=lambda model: model.model_type in _KINDS, layers=_layers, reads=READS, types=frozenset(_KINDS)
+)

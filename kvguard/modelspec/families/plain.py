@@ -1,5 +1,7 @@
 """Plain attention (MHA, GQA, MQA): every layer keeps K and V of the same heads, all of them or one window's worth."""
 
+from typing import Final
+
 from kvguard.modelspec.family import Family, ModelConfig
 from kvguard.modelspec.foreign import refuse_model_type
 from kvguard.modelspec.heads import head_size, num_kv_heads, num_layers
@@ -17,5 +19,23 @@ def _layers(model: ModelConfig) -> Layers:
     )
 
 
+# Types of remote code whose files state what they mean.
+_TYPES: Final = frozenset(
+    {
+        *("RefinedWeb", "RefinedWebModel", "aquila", "arctic", "baichuan", "chatglm", "codegen", "dbrx"),
+        *("deepseek", "exaone", "falcon", "grok-1", "hunyuan", "internlm", "internlm2", "internlm3"),
+        *("internvl_chat", "iquestcoder", "jais", "llama_nemotron", "mimo", "mimo_v2_flash", "minicpm"),
+        *("minicpmv", "molmo", "mpt", "nemotron-nas", "openelm", "orion", "phi-msft", "phi3_v", "phi4mm"),
+        *("plamo", "qwen", "skywork", "solar", "step1", "step3_text", "step3_vl", "step3p5", "telechat"),
+        *("telechat2", "xverse", "yi"),
+    }
+)
+
 # MiniCPM 4 can read a part of what it keeps; vLLM reads all of it.
-FAMILY = Family(name="plain attention", claims=lambda _: True, layers=_layers, reads=WINDOW_FIELDS | {"sparse_config"})
+FAMILY = Family(
+    name="plain attention",
+    claims=lambda _: True,
+    layers=_layers,
+    reads=WINDOW_FIELDS | {"sparse_config"},
+    types=_TYPES,
+)

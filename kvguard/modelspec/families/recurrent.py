@@ -132,4 +132,5 @@ FAMILY = Family(
     claims=lambda model: model.model_type in _READERS,
     layers=lambda model: _READERS[model.model_type](model),
     reads=READS,
+    types=frozenset(_READERS),
 )

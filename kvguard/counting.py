@@ -1,0 +1,63 @@
+"""Who counts the prompts of which model: puts the counters together as the settings say."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from kvguard.errors import SettingsError
+from kvguard.sections import CounterChoice, TokenSettings
+from kvguard.tokenization.counter import ExactCounter, PromptCounter
+from kvguard.tokenization.engine import EngineCounter, Post
+from kvguard.tokenization.learned import LearnedPolicy, LearnedRatios
+from kvguard.tokenization.local import LocalCounter, load_local_counter
+from kvguard.tokenization.media import MediaAllowance
+
+_OWN: Final = (CounterChoice.AUTO, CounterChoice.LOCAL)
+_ASKED: Final = (CounterChoice.AUTO, CounterChoice.ENGINE)
+
+# Adapters and the models they belong to, as the backends list them.
+Parents = Callable[[], Mapping[str, str]]
+
+
+def build_counter(
+    chosen: TokenSettings, post: Post | None, parents: Parents, stack: contextlib.ExitStack
+) -> PromptCounter:
+    """The counter of every prompt; `post` None means that no engine can be asked. Raises SettingsError."""
+    default, by_model = _local_counters(chosen, stack)
+    asked: tuple[ExactCounter, ...] = ()
+    if post is not None and chosen.counter in _ASKED:
+        engine = EngineCounter(post, timeout_seconds=chosen.engine_timeout_seconds)
+        asked = (ExactCounter(counter=engine, prompt_limit_bytes=chosen.engine_max_bytes),)
+
+    def exact(model: str) -> Sequence[ExactCounter]:
+        local = by_model.get(model, default)
+        own = () if local is None else (ExactCounter(counter=local, prompt_limit_bytes=chosen.exact_max_bytes),)
+        return (*own, *asked)
+
+    def base_of(model: str) -> str:
+        named = chosen.aliases.get(model, model)
+        return parents().get(named, named)
+
+    learned = LearnedRatios(LearnedPolicy(bytes_per_token=chosen.bytes_per_token))
+    return PromptCounter(exact, learned, base_of, MediaAllowance([each.setting() for each in chosen.media]))
+
+
+def _local_counters(
+    chosen: TokenSettings, stack: contextlib.ExitStack
+) -> tuple[LocalCounter | None, dict[str, LocalCounter]]:
+    """The tokenizer for every model and those of single ones, each file read once."""
+    if chosen.counter not in _OWN:
+        return None, {}
+    loaded: dict[Path, LocalCounter] = {}
+
+    def load(path: Path) -> LocalCounter:
+        if path not in loaded:
+            loaded[path] = load_local_counter(path)
+            stack.callback(loaded[path].close)
+        return loaded[path]
+
+    default = None if chosen.tokenizer is None else load(chosen.tokenizer)
+    if chosen.counter is CounterChoice.LOCAL and default is None and not chosen.tokenizers:
+        raise SettingsError(["tokens.counter: local needs tokens.tokenizer"])
+    return default, {model: load(path) for model, path in chosen.tokenizers.items()}

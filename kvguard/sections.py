@@ -1,0 +1,369 @@
+"""Every group of settings: names, defaults, what they mean and what they make. `settings` puts them together."""
+
+import enum
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from kvguard.admission.decision import BlindPolicy
+from kvguard.admission.footprint import Trait
+from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.occupancy import EngineRule, Signal
+from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.retry import RetryPolicy
+from kvguard.admission.tiers import TierPolicy, TierRule
+from kvguard.tokenization.media import MediaSetting
+from kvguard.tokenization.media_families import FAMILIES, UNKNOWN_FAMILY
+
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Threshold = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Status = Annotated[int, Field(ge=400, le=599)]
+Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
+
+
+class CounterChoice(enum.Enum):
+    """Which counters are asked."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    ENGINE = "engine"
+    LEARNED = "learned"
+
+
+class Section(BaseModel):
+    """A group of settings: immutable, no unknown keys, documented fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class ListenSettings(Section):
+    """Where kvguard listens."""
+
+    host: str = "0.0.0.0"  # noqa: S104  a proxy in a pod serves every interface
+    """Address of both ports."""
+    port: Port = 8080
+    """Traffic."""
+    admin_port: Port = 9090
+    """Metrics, health, readiness. Keep it inside the cluster."""
+    drain_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """How long running answers may go on after a stop signal; a second signal ends them at once."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> "ListenSettings":
+        if self.port == self.admin_port != 0:
+            raise ValueError("port and admin_port must differ")
+        return self
+
+
+class EngineFlags(Section):
+    """Flags the engine was started with, under its own names. They matter only where they differ from its defaults."""
+
+    max_num_batched_tokens: PositiveInt = 8192
+    """Tokens one step may compute; sets how much sliding windows hold while a prompt is computed."""
+    max_num_seqs: PositiveInt | None = None
+    """Sequences that may run at once; with it kvguard can tell which thresholds are out of reach."""
+    enable_prefix_caching: bool = True
+    """With it a recurrent layer holds a second state while a prompt takes several steps."""
+    disable_hybrid_kv_cache_manager: bool = False
+    """With it sliding layers beside full ones keep every token."""
+    num_speculative_tokens: Annotated[int, Field(ge=0)] = 0
+    """Slots kept ahead of every sequence by EAGLE, MTP and draft models; n-gram speculation has none."""
+    tensor_parallel_size: PositiveInt = 1
+    """GPUs that share each layer; bytes are those of one."""
+    pipeline_parallel_size: PositiveInt = 1
+    """Stages the layers are spread over; bytes are those of the fullest."""
+    decode_context_parallel_size: PositiveInt = 1
+    """GPUs that share the tokens of a sequence; a block spans that many times its size."""
+    kv_cache_dtype: str = "auto"
+    """Format of the cache; auto is the checkpoint's."""
+    mamba_ssm_cache_dtype: str = "auto"
+    """Format of recurrent state; auto is the checkpoint's."""
+
+
+class BackendSettings(Section):
+    """One model server."""
+
+    url: str
+    """`http(s)://host:port`, or `sim://` for the embedded engine."""
+    name: str | None = None
+    """Label of this backend in metrics and logs; default host:port."""
+    capacity_blocks: PositiveInt | None = None
+    """Usable KV blocks, overriding what the engine publishes."""
+    block_size: PositiveInt | None = None
+    """Tokens per KV block, overriding what the engine publishes."""
+    context_tokens: PositiveInt | None = None
+    """Longest prompt plus output of the model; default what `/v1/models` says."""
+    kv_usage_metric: str | None = None
+    """Name of the KV usage gauge where it is not one of vLLM's."""
+    geometry: str | None = None
+    """The model: its Hugging Face `config.json`, a directory with one, or a preset of `kvguard estimate --list`. Gives
+    blocks by layer, and bytes; models that mix kinds of layers need it."""
+    engine: EngineFlags = EngineFlags()
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value.startswith("sim://"):
+            return value
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be http(s)://host:port or sim://")
+        if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
+            raise ValueError("must end after host:port; kvguard adds the path")
+        if parts.port == 0:
+            raise ValueError("port must be 1 to 65535")
+        return value.rstrip("/")
+
+    @property
+    def label(self) -> str:
+        """Name in metrics and logs."""
+        return self.name or urlsplit(self.url).netloc or "sim"
+
+
+class TierSettings(Section):
+    """Thresholds as shares of KV capacity, and which number each looks at."""
+
+    trim_at: Threshold = 0.70
+    """TRIM: answers are shortened."""
+    restrict_at: Threshold = 0.85
+    """RESTRICT: also one sequence only."""
+    reject_at: Threshold = 0.95
+    """REJECT: 503 with `Retry-After`."""
+    trim_signals: Signals = (Signal.PROJECTED,)
+    """The largest of these decides TRIM: observed, projected, reserved, peak."""
+    restrict_signals: Signals = (Signal.PROJECTED,)
+    """The same for RESTRICT."""
+    reject_signals: Signals = (Signal.PROJECTED, Signal.PEAK)
+    """The same for REJECT."""
+    exit_margin: Ratio = 0.02
+    """A tier is left only below its threshold minus this."""
+    min_dwell_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """A tier is kept at least this long; at REJECT that refuses everybody meanwhile, so the margin alone is better."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> "TierSettings":
+        if not self.trim_at < self.restrict_at < self.reject_at:
+            raise ValueError("trim_at < restrict_at < reject_at must hold")
+        return self
+
+    def policy(self) -> TierPolicy:
+        """The core's value."""
+        return TierPolicy(
+            trim=TierRule(enter=self.trim_at, signals=self.trim_signals),
+            restrict=TierRule(enter=self.restrict_at, signals=self.restrict_signals),
+            reject=TierRule(enter=self.reject_at, signals=self.reject_signals),
+            exit_margin=self.exit_margin,
+            min_dwell_seconds=self.min_dwell_seconds,
+        )
+
+
+class DegradeSettings(Section):
+    """What TRIM and RESTRICT take."""
+
+    trim_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """TRIM lowers a cap to this share of itself."""
+    max_output_tokens: PositiveInt = 512
+    """TRIM lowers a cap to at most this."""
+    floor_tokens: PositiveInt = 64
+    """No cap is ever lowered below this."""
+    trim_tools: bool = False
+    """Trim requests with tools too; a cut tool call is useless."""
+    trim_structured_output: bool = False
+    """Trim requests with `response_format` or a grammar too; cut JSON is useless."""
+    reasoning_models: tuple[str, ...] = ()
+    """Models that think before they answer; never trimmed."""
+    collapse_n: bool = False
+    """RESTRICT also lowers `n` of plain sampling; clients that index into `choices` break."""
+    allow_opt_out: bool = False
+    """Honour `x-kvguard-degrade: none`: such a request is refused rather than degraded."""
+
+    @model_validator(mode="after")
+    def _floor(self) -> "DegradeSettings":
+        if self.floor_tokens > self.max_output_tokens:
+            raise ValueError("floor_tokens must not exceed max_output_tokens")
+        return self
+
+    def policy(self) -> DegradePolicy:
+        """The core's value."""
+        untrimmed = {Trait.REASONING}
+        untrimmed |= set() if self.trim_tools else {Trait.TOOLS}
+        untrimmed |= set() if self.trim_structured_output else {Trait.STRUCTURED_OUTPUT}
+        return DegradePolicy(
+            trim_factor=self.trim_factor,
+            max_output_tokens=self.max_output_tokens,
+            floor_tokens=self.floor_tokens,
+            untrimmed=frozenset(untrimmed),
+            collapse_n=self.collapse_n,
+        )
+
+
+class RejectSettings(Section):
+    """What a refusal looks like."""
+
+    status: dict[RejectReason, Status] = Field(default_factory=dict)
+    """HTTP status per reason, over the defaults (saturated 503, too_large 400, body_too_large 413, ...)."""
+    retry_min_seconds: Positive = 1.0
+    """Least `Retry-After`."""
+    retry_max_seconds: Annotated[float, Field(gt=0, le=75)] = 30.0
+    """Most `Retry-After` before the spread; clients give up on long ones."""
+    retry_unknown_seconds: Positive = 5.0
+    """`Retry-After` while nothing tells how fast the cache drains."""
+    retry_spread: Ratio = 0.5
+    """`Retry-After` is stretched by up to this share, so that not all return at once."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> "RejectSettings":
+        if self.retry_min_seconds > self.retry_max_seconds:
+            raise ValueError("retry_min_seconds must not exceed retry_max_seconds")
+        return self
+
+    def policy(self) -> RetryPolicy:
+        """The core's value."""
+        return RetryPolicy(
+            min_seconds=self.retry_min_seconds,
+            max_seconds=self.retry_max_seconds,
+            unknown_seconds=self.retry_unknown_seconds,
+            spread=self.retry_spread,
+        )
+
+
+class TelemetrySettings(Section):
+    """Reading the engine's gauge."""
+
+    interval_seconds: Positive = 0.5
+    """Pause between scrapes."""
+    timeout_seconds: Positive = 2.0
+    """Longest scrape."""
+    stale_after_seconds: Positive = 5.0
+    """A gauge older than this is stale."""
+    failures_before_unreachable: PositiveInt = 3
+    """Refused connections in a row that make a backend unreachable."""
+    when_blind: BlindPolicy = BlindPolicy.LEDGER
+    """Without a fresh gauge: decide on kvguard's own ledger, let everything pass (open), refuse everything (closed)."""
+    queue_floor_ratio: Ratio = 0.85
+    """Occupancy counts as at least this while a queue for blocks in the engine lasts over two scrapes."""
+    engine_rule: EngineRule = EngineRule.WORST
+    """How data-parallel engines behind one URL make one number: the worst or the mean."""
+
+    @model_validator(mode="after")
+    def _patience(self) -> "TelemetrySettings":
+        if self.stale_after_seconds < 2 * self.interval_seconds:
+            raise ValueError("stale_after_seconds must be at least twice interval_seconds")
+        return self
+
+
+class MediaSettings(Section):
+    """What parts that are not text come to for some models. Without an entry the model's name tells its family."""
+
+    models: str = "*"
+    """Pattern of model names, with `*` and `?`."""
+    family: str | None = None
+    """How the model turns pictures and recordings into tokens, e.g. qwen2-vl, gemma-3, llava."""
+    image: PositiveInt | None = None
+    """Tokens of every picture, whatever its size."""
+    audio: PositiveInt | None = None
+    """Tokens of every recording."""
+    video: PositiveInt | None = None
+    """Tokens of every video."""
+    file: PositiveInt | None = None
+    """Tokens of every other file."""
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        names = [family.name for family in (*FAMILIES, UNKNOWN_FAMILY)]
+        if value is not None and value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return value
+
+    def setting(self) -> MediaSetting:
+        """The counter's value."""
+        return MediaSetting(
+            pattern=self.models,
+            family=self.family,
+            image=self.image,
+            audio=self.audio,
+            video=self.video,
+            file=self.file,
+        )
+
+
+class TokenSettings(Section):
+    """Counting prompts and assuming answers."""
+
+    counter: CounterChoice = CounterChoice.AUTO
+    """Who counts: auto asks the local tokenizer where there is one, then the engine, then goes by what was learned."""
+    tokenizer: Path | None = None
+    """Directory with `tokenizer.json` and chat template, for every model without one of its own."""
+    tokenizers: dict[str, Path] = Field(default_factory=dict)
+    """The same by model name, where backends serve several."""
+    aliases: dict[str, str] = Field(default_factory=dict)
+    """Other names of a model, beside the adapters that `/v1/models` lists with their parent."""
+    media: tuple[MediaSettings, ...] = ()
+    """Tokens of pictures, recordings and files; the first entry whose pattern matches the model counts."""
+    exact_max_bytes: PositiveInt = 128 * 1024
+    """Prompts above this are admitted by what was learned; the local tokenizer counts them meanwhile."""
+    engine_max_bytes: PositiveInt = 64 * 1024
+    """Prompts above this are not sent to the engine's `/tokenize`."""
+    engine_timeout_seconds: Positive = 1.0
+    """Longest wait for `/tokenize`."""
+    bytes_per_token: Annotated[float, Field(ge=0.5, le=16)] = 4.0
+    """Bytes a token of usual text has, while nothing was learned; a third more tokens are allowed for."""
+    assumed_output_tokens: PositiveInt = 512
+    """Output to reserve for when a request names no cap and the engine's default is the rest of the context."""
+
+
+class ForecastSettings(Section):
+    """Foreseeing how long answers get, from those that ended. Until enough have, a request counts with its cap."""
+
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    """Share of answers that end within what is forecast; lower admits more and risks preemptions."""
+    min_answers: PositiveInt = 30
+    """Answers under a class of caps before their lengths are believed."""
+    half_life_answers: PositiveInt = 500
+    """Answers after which an old one counts half."""
+
+    def policy(self) -> LengthPolicy:
+        """The core's value."""
+        return LengthPolicy(
+            quantile=self.quantile, min_answers=self.min_answers, half_life_answers=self.half_life_answers
+        )
+
+
+class LimitSettings(Section):
+    """Bounds on what one client can make kvguard hold."""
+
+    max_body_bytes: PositiveInt = 16 * 1024 * 1024
+    """Largest request body."""
+    body_seconds: Positive = 60.0
+    """Longest time a request body may take to arrive."""
+    stall_seconds: Positive = 60.0
+    """Longest time a client may read nothing of its answer; then it counts as gone."""
+
+
+class UpstreamSettings(Section):
+    """Connections to the backends."""
+
+    connect_timeout_seconds: Positive = 5.0
+    """Longest TCP and TLS set-up."""
+    idle_timeout_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Longest silence of a backend, before and between bytes; 0 waits for ever."""
+    keepalive_seconds: Positive = 4.0
+    """Idle connections are dropped after this; keep it below the backend's own limit (vLLM 5 s)."""
+    max_connections: Annotated[int, Field(ge=0)] = 0
+    """Connections per backend; 0 is no limit of kvguard's own."""
+    pool_wait_seconds: Positive = 1.0
+    """Longest wait for one of `max_connections`, then 503 `queue_timeout`."""
+
+
+class LogSettings(Section):
+    """Structured logs on standard output."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Decisions above tier 0 are warnings."""

@@ -1,0 +1,100 @@
+"""Which counters the settings make, and for which model."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from kvguard.counting import build_counter
+from kvguard.errors import SettingsError
+from kvguard.protocols import openai_chat, openai_completions
+from kvguard.sections import TokenSettings
+from kvguard.tokenization.counter import CountSource, PromptCounter
+from tests.kit.tokenizer import write_tokenizer
+
+pytestmark = pytest.mark.anyio
+
+
+@contextlib.contextmanager
+def counting(
+    *, engine: bool = True, parents: dict[str, str] | None = None, **tokens: object
+) -> Iterator[PromptCounter]:
+    """The counter of these settings, with an engine that counts seven tokens, whatever it is asked."""
+
+    async def post(path: str, body: bytes, model: str | None) -> tuple[int, bytes]:
+        return 200, b'{"count": 7}'
+
+    with contextlib.ExitStack() as stack:
+        yield build_counter(TokenSettings(**tokens), post if engine else None, lambda: parents or {}, stack)
+
+
+async def source_of(counter: PromptCounter, prompt: str = "the cache", model: str = "m") -> CountSource:
+    request = openai_completions.parse(json.dumps({"model": model, "prompt": prompt}).encode())
+    return (await counter.count(request)).source
+
+
+@pytest.mark.parametrize(
+    ("tokens", "engine", "source"),
+    [
+        ({}, True, CountSource.ENGINE),
+        ({}, False, CountSource.LEARNED),
+        ({"tokenizer": "here"}, True, CountSource.LOCAL),
+        ({"tokenizer": "here", "counter": "local"}, True, CountSource.LOCAL),
+        ({"tokenizer": "here", "counter": "engine"}, True, CountSource.ENGINE),
+        ({"tokenizer": "here", "counter": "learned"}, True, CountSource.LEARNED),
+        ({"tokenizer": "here", "exact_max_bytes": 8}, True, CountSource.ENGINE),
+        ({"tokenizer": "here", "exact_max_bytes": 9}, True, CountSource.LOCAL),
+        ({"engine_max_bytes": 8}, True, CountSource.LEARNED),
+        ({"engine_max_bytes": 9}, True, CountSource.ENGINE),
+    ],
+)
+async def test_who_counts(tmp_path: Path, tokens: dict[str, object], engine: bool, source: CountSource) -> None:
+    """The tokenizer where there is one, then the engine, then what was learned; each up to its own size of prompt."""
+    if "tokenizer" in tokens:
+        tokens = {**tokens, "tokenizer": write_tokenizer(tmp_path)}
+    with counting(engine=engine, **tokens) as counter:
+        assert await source_of(counter) is source
+
+
+async def test_a_model_has_its_own_tokenizer_under_every_name(tmp_path: Path) -> None:
+    """Adapters as the backends list them and aliases as configured lead to the base model; others to the engine."""
+    tokens = {"tokenizers": {"m": write_tokenizer(tmp_path)}, "aliases": {"latest": "m", "tuned": "ad-1"}}
+    with counting(parents={"ad-1": "m"}, **tokens) as counter:
+        for name in ("m", "ad-1", "latest", "tuned"):
+            assert await source_of(counter, model=name) is CountSource.LOCAL
+        assert await source_of(counter, model="other") is CountSource.ENGINE
+
+
+async def test_one_file_is_read_once(tmp_path: Path) -> None:
+    """Two models with one tokenizer share it, default or not."""
+    path = write_tokenizer(tmp_path)
+    with counting(tokenizer=path, tokenizers={"a": path, "b": path}) as counter:
+        assert [await source_of(counter, model=name) for name in ("a", "b", "c")] == [CountSource.LOCAL] * 3
+
+
+def test_a_counter_that_cannot_be_is_a_fault(tmp_path: Path) -> None:
+    """Local counting needs a tokenizer, and a tokenizer needs to be there."""
+    with pytest.raises(SettingsError, match="local needs"), counting(counter="local"):
+        pass
+    with pytest.raises(SettingsError, match="tokenizer"), counting(tokenizers={"m": tmp_path / "none"}):
+        pass
+
+
+async def test_an_operator_says_what_a_picture_is_worth() -> None:
+    """The first entry that matches the base model counts, as a family or as a number."""
+    part = {"type": "image_url", "image_url": {"url": "http://nowhere/a.png"}}
+    media = [{"models": "m", "image": 100}, {"models": "*", "family": "gemma-3"}]
+    with counting(media=media, parents={"ad-1": "m"}) as counter:
+        for model, tokens in (("m", 107), ("ad-1", 107), ("other", 267)):
+            body = {"model": model, "messages": [{"role": "user", "content": [part]}]}
+            count = await counter.count(openai_chat.parse(json.dumps(body).encode()))
+            assert (count.prompts, count.slack) == ((tokens,), (0,))
+
+
+def test_a_family_nobody_knows_is_a_fault() -> None:
+    """The names there are stand in the message."""
+    with pytest.raises(ValidationError, match="must be one of qwen3-omni"):
+        TokenSettings(media=[{"family": "zeppelin"}])
