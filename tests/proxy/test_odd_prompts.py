@@ -1,0 +1,72 @@
+"""Prompts nobody means well with: every one gets a clear answer, whoever counts, and leaves nothing behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.guard import CHAT, COMPLETIONS, Guard, guarding
+from tests.kit.stub import running_stub
+from tests.kit.tokenizer import write_tokenizer
+
+pytestmark = pytest.mark.anyio
+
+COMPLETION_BODIES: dict[str, tuple[Any, int | None]] = {
+    "nothing": ("", 400),
+    "no prompts": ([], 400),
+    "NULs": ("\x00" * 50, 200),
+    "one character": ("a" * 1_000_000, None),  # more than the cache holds, if it is counted exactly
+    "no words": (" \n\t" * 100, 200),
+    "control tokens": ("<|im_start|><|im_end|>" * 100, 200),
+    "emoji": ("👩‍👩‍👧‍👦" * 20, 200),
+    "right to left": ("שלום عليكم \u200f" * 20, 200),
+    "floats": ([1.0, 2.0], 200),
+    "half a token": ([1, 2.5], 400),
+}
+CHAT_BODIES: dict[str, tuple[Any, int | None]] = {
+    "no messages": ([], 200),  # the engine says so
+    "null": (None, 400),
+    "a string": ("hi", 400),
+    "empty content": ([{"role": "user", "content": ""}], 200),
+    "null content": ([{"role": "assistant", "content": None}], 200),
+    "no role": ([{"content": "hi"}], 200),
+    "no object": (["hi"], 200),
+    "NULs": ([{"role": "user", "content": "\x00" * 50}], 200),
+    "one character": ([{"role": "user", "content": "a" * 1_000_000}], None),
+    "a strange part": ([{"role": "user", "content": [{"type": "smell", "smell": "rose"}]}], 200),
+    "parts of parts": ([{"role": "user", "content": [[[{}]]]}], 200),
+}
+
+
+async def answered(guard: Guard, route: str, body: bytes) -> int:
+    answer = await guard.client.post(route, content=body)
+    if answer.status_code == 400:
+        assert answer.json()["error"]["code"] in ("invalid_request", "too_large")
+    assert not [line for line in guard.logs if line["event"] == "fault"]
+    assert guard.backend.ledger.live == 0
+    return answer.status_code
+
+
+@pytest.mark.parametrize("local", [True, False])
+async def test_every_odd_prompt_gets_a_clear_answer(tmp_path: Path, local: bool) -> None:
+    """What the engine would refuse kvguard may pass on; what it cannot read it refuses itself, and never with a 500."""
+    tokens = {"tokenizer": write_tokenizer(tmp_path)} if local else {}
+    async with running_stub() as stub, guarding(stub, tokens=tokens) as guard:
+        for name, (prompt, status) in COMPLETION_BODIES.items():
+            body = json.dumps({"model": "tiny", "prompt": prompt, "max_tokens": 1}).encode()
+            assert await answered(guard, COMPLETIONS, body) in ((200, 400) if status is None else (status,)), name
+        for name, (messages, status) in CHAT_BODIES.items():
+            body = json.dumps({"model": "tiny", "messages": messages, "max_tokens": 1}).encode()
+            assert await answered(guard, CHAT, body) in ((200, 400) if status is None else (status,)), name
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
+async def test_a_lone_surrogate_is_no_text(tmp_path: Path, local: bool, route: str) -> None:
+    """Half a character, which the engine refuses: refused here or passed on, but never an error of kvguard's own."""
+    tokens = {"tokenizer": write_tokenizer(tmp_path)} if local else {}
+    text = b'"\\ud800 half"'
+    bodies = {COMPLETIONS: b'{"prompt": %s}', CHAT: b'{"messages": [{"role": "user", "content": %s}]}'}
+    async with running_stub() as stub, guarding(stub, tokens=tokens) as guard:
+        assert await answered(guard, route, bodies[route] % text) in (200, 400)
