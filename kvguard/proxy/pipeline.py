@@ -26,6 +26,8 @@ from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import PromptCounter
 
+OK = 200
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePolicy:
@@ -142,9 +144,10 @@ class Pipeline:
         try:
             relayed = await self._exchange_upstream(work, rewritten)
             end, detail = (End.UPSTREAM_ERROR, relayed.broken) if relayed.broken else (End.COMPLETE, "")
+            if end is End.COMPLETE and relayed.status == OK:
+                self._learn(work, relayed)
             if end is End.COMPLETE and relayed.usage is not None:
                 tokens = relayed.usage.completion_tokens
-                self._counter.learn(work.request, relayed.usage.prompt_tokens)
                 self._controller.settle(work.admission, completion_tokens=tokens, now=self._clock.now())
             return None
         except UpstreamError as error:
@@ -157,6 +160,14 @@ class Pipeline:
             raise
         finally:
             self._reporter.end(work.end_event(end, relayed, began=began, now=self._clock.now(), detail=detail))
+
+    def _learn(self, work: "_Work", relayed: Relayed) -> None:
+        """Teach tokens per byte, by an answered request only: names of models nobody serves are not remembered."""
+        count = work.candidate.count
+        if relayed.usage is not None:
+            self._counter.learn(work.request, relayed.usage.prompt_tokens)
+        elif not count.estimated:
+            self._counter.learn(work.request, count.total)
 
     async def _exchange_upstream(self, work: "_Work", rewritten: Rewritten) -> Relayed:
         exchange, admission = work.exchange, work.admission

@@ -138,12 +138,13 @@ class PromptCounter:
         return None
 
     def learn(self, request: InferenceRequest, prompt_tokens: int) -> None:
-        """Remember what the engine's usage says of a request's prompts, all together."""
+        """Remember how many tokens the prompts of an answered request had, all together."""
         if isinstance(request.prompt, TokenPrompts) or request.truncate_to is not None:
             return
         prompt, media = self._apart(request, request.prompt)
         if media is NO_TOKENS:
-            self._observe(request, prompt, prompt_tokens)
+            size = prompt_bytes(prompt)
+            self._learned.observe(self._base(request), kind_of(prompt), size_bytes=size, tokens=prompt_tokens)
 
     def _apart(
         self, request: InferenceRequest, prompt: TextPrompts | ChatPrompt
@@ -163,12 +164,7 @@ class PromptCounter:
             counts = await counter.count_text(prompt.texts, request.model_field | request.special_tokens_field)
         else:
             counts = (await counter.count_chat(prompt.fields, request.model_field),)
-        self._observe(request, prompt, sum(counts))
         return TokenCount(counts, counter.source)
-
-    def _observe(self, request: InferenceRequest, prompt: TextPrompts | ChatPrompt, tokens: int) -> None:
-        size = prompt_bytes(prompt)
-        self._learned.observe(self._base(request), kind_of(prompt), size_bytes=size, tokens=tokens)
 
     def _base(self, request: InferenceRequest) -> str:
         return self._base_of(request.model or "")

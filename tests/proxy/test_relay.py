@@ -291,3 +291,30 @@ async def test_a_client_that_leaves_ends_the_count_of_its_prompt(tmp_path: Path)
         asking.cancel()
         await guard.until(lambda: guard.backend.ledger.live == 0)
         assert (guard.backend.ledger.held_blocks, guard.backend.ledger.violations) == (0, 0)
+
+
+async def test_only_answered_requests_teach_how_long_prompts_are(tmp_path: Path) -> None:
+    """Their usage, or their exact count where they have none; a model nobody serves leaves no trace."""
+
+    async def served(call: Call) -> None:
+        if call.hit.json["model"] == "nope":
+            await call.reply(404, {"error": {"message": "no such model"}})
+        else:
+            await call.reply(
+                200, {"choices": []} if call.hit.json["model"] == "mute" else completion(prompt_tokens=100)
+            )
+
+    tokens = {"tokenizer": write_tokenizer(tmp_path), "exact_max_bytes": 2000}
+    async with running_stub(Stub(answer=served)) as stub, guarding(stub, tokens=tokens) as guard:
+        for model in ("tiny", "mute", "nope"):
+            for _ in range(8):
+                await guard.complete("the cache is full " * 50, max_tokens=1, model=model)
+        stub.tokens = "broken"
+        before = len(guard.logs)
+        for model in ("tiny", "mute", "nope"):
+            await guard.complete("the cache is full " * 500, max_tokens=1, model=model)
+        counted = [line["prompt_tokens"] for line in guard.logs[before:] if line["event"] == "decision"]
+        said, exact, prior = counted
+        assert said == 1000
+        assert exact not in (said, prior)
+        assert prior == 500 * 18 // 4 + 1

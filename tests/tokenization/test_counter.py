@@ -95,13 +95,15 @@ async def test_a_guess_is_marked_as_one_and_has_room_to_be_wrong() -> None:
     assert (await counter.count(chat("hello"))).prompts == (len(text) // 4 + 16,)
 
 
-async def test_what_exact_counts_and_usage_say_is_learned() -> None:
-    """Both teach the ratio of their model and kind, and what was learned stands in when nobody can count."""
+async def test_what_answers_say_is_learned() -> None:
+    """They teach the ratio of their model and kind, which stands in when nobody can count; counts alone do not."""
     words = Words()
     counter = counting(words, min_answers=2)
     await counter.count(completion(prompt="abc " * 10))
     counter.learn(completion(prompt="abc " * 10), 10)
     words.fails = True
+    assert (await counter.count(completion(prompt="abc " * 100))).prompts != (100,)
+    counter.learn(completion(prompt="abc " * 10), 10)
     assert await counter.count(completion(prompt="abc " * 100)) == TokenCount((100,), CountSource.LEARNED, (0,))
     assert (await counter.count(chat("abc " * 100))).prompts != (100,)
     assert (await counter.count(completion("other", prompt="abc " * 100))).prompts != (100,)
