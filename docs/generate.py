@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from pydantic import BaseModel
@@ -99,6 +99,9 @@ def _rows(section: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
             yield from ((f"{key}.{name}", *rest) for name, *rest in _rows(type(field.default)))
         else:
             yield key, _default(field), " ".join((field.description or "").split()).replace("|", "\\|")
+        for part in get_args(field.annotation):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from ((f"{key}[].{name}", *rest) for name, *rest in _rows(part))
 
 
 def _default(field: Any) -> str:

@@ -51,13 +51,18 @@ def _local_counters(
         return None, {}
     loaded: dict[Path, LocalCounter] = {}
 
-    def load(path: Path) -> LocalCounter:
+    def load(path: Path, setting: str = "tokens.tokenizer") -> LocalCounter:
         if path not in loaded:
-            loaded[path] = load_local_counter(path)
+            try:
+                loaded[path] = load_local_counter(path)
+            except SettingsError as error:
+                raise SettingsError(
+                    [fault.replace("tokens.tokenizer", setting, 1) for fault in error.faults]
+                ) from error
             stack.callback(loaded[path].close)
         return loaded[path]
 
     default = None if chosen.tokenizer is None else load(chosen.tokenizer)
     if chosen.counter is CounterChoice.LOCAL and default is None and not chosen.tokenizers:
         raise SettingsError(["tokens.counter: local needs tokens.tokenizer"])
-    return default, {model: load(path) for model, path in chosen.tokenizers.items()}
+    return default, {model: load(path, f"tokens.tokenizers.{model}") for model, path in chosen.tokenizers.items()}

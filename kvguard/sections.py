@@ -306,7 +306,7 @@ class TokenSettings(Section):
     aliases: dict[str, str] = Field(default_factory=dict)
     """Other names of a model, beside the adapters that `/v1/models` lists with their parent."""
     media: tuple[MediaSettings, ...] = ()
-    """Tokens of pictures, recordings and files; the first entry whose pattern matches the model counts."""
+    """Tokens of pictures, recordings and files; the first entry whose `models` matches counts."""
     exact_max_bytes: PositiveInt = 128 * 1024
     """Prompts above this are admitted by what was learned; the local tokenizer counts them meanwhile."""
     engine_max_bytes: PositiveInt = 64 * 1024

@@ -62,8 +62,8 @@ async def test_who_counts(tmp_path: Path, tokens: dict[str, object], engine: boo
 async def test_a_model_has_its_own_tokenizer_under_every_name(tmp_path: Path) -> None:
     """Adapters as the backends list them and aliases as configured lead to the base model; others to the engine."""
     tokens = {"tokenizers": {"m": write_tokenizer(tmp_path)}, "aliases": {"latest": "m", "tuned": "ad-1"}}
-    with counting(parents={"ad-1": "m"}, **tokens) as counter:
-        for name in ("m", "ad-1", "latest", "tuned"):
+    with counting(parents={"ad-1": "m", "": "m"}, **tokens) as counter:
+        for name in ("m", "ad-1", "latest", "tuned", ""):
             assert await source_of(counter, model=name) is CountSource.LOCAL
         assert await source_of(counter, model="other") is CountSource.ENGINE
 
@@ -79,7 +79,10 @@ def test_a_counter_that_cannot_be_is_a_fault(tmp_path: Path) -> None:
     """Local counting needs a tokenizer, and a tokenizer needs to be there."""
     with pytest.raises(SettingsError, match="local needs"), counting(counter="local"):
         pass
-    with pytest.raises(SettingsError, match="tokenizer"), counting(tokenizers={"m": tmp_path / "none"}):
+    with (
+        pytest.raises(SettingsError, match=r"tokens\.tokenizers\.m: no such file"),
+        counting(tokenizers={"m": tmp_path / "none"}),
+    ):
         pass
 
 

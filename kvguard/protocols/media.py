@@ -25,7 +25,6 @@ _MARKDOWN = re.compile(r"!\[\]\(([^)]*)\)")
 _URL = re.compile(rb"[a-z]{1,8}:")
 _MAX_PREFIX = 256  # "data:image/png;base64,"
 _MAX_WORD = 256  # the longest value of `type` or `detail` that is read
-_NOTHING = msgspec.Raw(b"null")
 
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _object = msgspec.json.Decoder(Fields)
@@ -76,7 +75,7 @@ _KINDS = {
     "prompt_embeds": MediaKind.FILE,
 }
 # Where a part, or the object inside it, keeps its payload.
-_PAYLOADS = (*_KINDS, "source", "url", "data", "file_data")
+_PAYLOADS = frozenset({*_KINDS, "source", "url", "data", "file_data"})
 
 
 def media_parts(fields: Fields) -> tuple[MediaPart, ...]:
@@ -173,11 +172,11 @@ def _detail(fields: Fields) -> str | None:
 def _payload(fields: Fields, depth: int) -> memoryview:
     """The longest string where payloads are kept, without its quotes."""
     found = memoryview(b"")
-    for name in _PAYLOADS:
-        value = fields.get(name, _NOTHING)
+    for name in fields.keys() & _PAYLOADS:
+        value = fields[name]
         if _opens(value, b'"'):
             found = max(found, memoryview(value)[1:-1], key=len)
-        elif depth:
+        elif depth and _opens(value, b"{"):
             found = max(found, _payload(_members(value), depth - 1), key=len)
     return found
 

@@ -10,7 +10,7 @@ from kvguard.protocols.request import CapRule, ChatPrompt, InferenceRequest, Tok
 PATH = "/v1/chat/completions"
 CAPS = CapRule(names=("max_completion_tokens", "max_tokens"), default_tokens=None)
 
-MAX_MESSAGES = 16384  # each is rendered and looked at one by one; no conversation comes near it
+MAX_MESSAGES = 16384  # with their parts; each is looked at one by one, and no conversation comes near it
 
 # Everything the chat template may look at, which is everything a token count depends on. vLLM's `/tokenize` takes all
 # of it but `documents` and `reasoning_effort`, which `with_template_variables` puts where it does. Not here because
@@ -30,6 +30,7 @@ TEMPLATE_FIELDS = (
 )
 
 _messages = msgspec.json.Decoder(list[msgspec.Raw])
+_NULL = msgspec.Raw(b"null")
 _OLD_REASONING = "reasoning_content"
 
 
@@ -44,14 +45,32 @@ def prompt_of(fields: Fields) -> ChatPrompt | TokenPrompts:
     messages = bytes(fields.get("messages", b""))
     if not messages.lstrip().startswith(b"["):
         raise InvalidRequest("'messages' must be a list", param="messages")
-    if messages.count(b"{") > MAX_MESSAGES and len(_each(fields["messages"])) > MAX_MESSAGES:
-        raise InvalidRequest(f"'messages' has more than {MAX_MESSAGES} entries", param="messages")
+    if messages.count(b"{") > MAX_MESSAGES:
+        _refuse_too_many(fields["messages"])
     ids = reused_ids(fields)
     if ids is not None and not read_bool(fields, "echo"):
         replaced = replaced_prompt(ids, decode(fields, "messages"))
         if replaced is not None:
             return replaced
     return conversation(fields)
+
+
+def _refuse_too_many(messages: msgspec.Raw) -> None:
+    """Messages and their parts together, counted before any of them is looked at."""
+    each = _each(messages)
+    number = len(each)
+    for message in each[:MAX_MESSAGES]:
+        content = _members(message).get("content", _NULL) if bytes(message).startswith(b"{") else _NULL
+        number += len(_each(content)) if bytes(content).startswith(b"[") else 0
+        if number > MAX_MESSAGES:
+            break
+    if number > MAX_MESSAGES:
+        raise InvalidRequest(f"'messages' has more than {MAX_MESSAGES} entries and parts", param="messages")
+
+
+def _members(message: msgspec.Raw) -> Fields:
+    fields: Fields = msgspec.json.decode(message, type=Fields)
+    return fields
 
 
 def _each(messages: msgspec.Raw) -> list[msgspec.Raw]:
@@ -78,7 +97,7 @@ def _with_reasoning(messages: msgspec.Raw) -> msgspec.Raw:
 def _renamed(message: msgspec.Raw) -> object:
     if not bytes(message).startswith(b"{"):
         return message
-    fields = msgspec.json.decode(message, type=Fields)
+    fields = _members(message)
     old = fields.pop(_OLD_REASONING, None)
     if old is not None and bytes(fields.get("reasoning", b"null")) == b"null":
         fields["reasoning"] = old

@@ -64,6 +64,7 @@ class InferenceRequest:
     truncate_to: int | None
     fixed_length: bool
     traits: frozenset[Trait]
+    special_tokens: bool = True
 
     @property
     def model_field(self) -> Fields:
@@ -73,8 +74,7 @@ class InferenceRequest:
     @property
     def special_tokens_field(self) -> Fields:
         """The `add_special_tokens` of a completion when it is switched off, or nothing: it is on by default."""
-        off = "add_special_tokens" in self.fields and not read_bool(self.fields, "add_special_tokens")
-        return {"add_special_tokens": msgspec.Raw(b"false")} if off else {}
+        return {} if self.special_tokens else {"add_special_tokens": msgspec.Raw(b"false")}
 
     @property
     def model(self) -> str | None:
@@ -127,6 +127,7 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
     if not 1 <= copies <= MAX_COPIES:
         raise InvalidRequest(f"'n' must be between 1 and {MAX_COPIES}", param="n")
     min_tokens = read_int(fields, "min_tokens") or 0
+    special = "add_special_tokens" not in fields or read_bool(fields, "add_special_tokens")
     return InferenceRequest(
         body=body,
         fields=fields,
@@ -138,6 +139,7 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
         requested_cap=_requested_cap(fields, caps),
         min_tokens=max(min_tokens, 0),
         truncate_to=read_int(fields, "truncate_prompt_tokens"),
+        special_tokens=special,
         fixed_length=read_bool(fields, "ignore_eos"),
         traits=_traits(fields),
     )

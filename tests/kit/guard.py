@@ -77,7 +77,7 @@ class Guard:
     async def advance(self, seconds: float) -> None:
         await self.clock.advance(seconds)
 
-    async def until(self, holds: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
         """Let everything run, time standing still, until kvguard's own state makes `holds` true."""
         async with asyncio.timeout(seconds):
             while not holds():
@@ -89,7 +89,9 @@ def settings_for(*stubs: Stub, **sections: Any) -> Settings:
     common = sections.pop("backend", {})
     backends = [{"url": stub.url, "name": f"b{number}", **common} for number, stub in enumerate(stubs)]
     listen = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "drain_seconds": 1, **sections.pop("listen", {})}
-    return Settings(backends=backends, listen=listen, **sections)
+    # A busy machine may be slow to answer the first scrape, on which everything depends.
+    telemetry = {"timeout_seconds": 20, **sections.pop("telemetry", {})}
+    return Settings(backends=backends, listen=listen, telemetry=telemetry, **sections)
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +104,7 @@ async def guarding(*stubs: Stub, clock: ManualClock | None = None, **sections: A
     log_stream = io.StringIO()
     logger = configure_logging("debug", log_stream)
     settings = settings_for(*stubs, **sections)
-    timeout = httpx.Timeout(20)
+    timeout = httpx.Timeout(60)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(running(settings, clock=clock, rng=random.Random(7), logger=logger))

@@ -145,7 +145,7 @@ class Stub:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def until(self, holds: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
         """Wait until something the stub counts makes `holds` true."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(holds)

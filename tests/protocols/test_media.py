@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from kvguard.protocols.fields import Fields, read_fields
-from kvguard.protocols.media import MediaKind, MediaPart, markdown_media, media_parts, without_payloads
+from kvguard.protocols.media import MediaKind, MediaPart, _payload, markdown_media, media_parts, without_payloads
 from kvguard.protocols.picture_size import PEEK_CHARACTERS
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects
@@ -241,3 +241,18 @@ def test_any_json(fields: Fields) -> None:
     assert media_parts(kept) == ()
     assert without_payloads(kept) is kept
     assert (kept is fields) is (media_parts(fields) == ())
+
+
+def test_a_part_is_looked_into_only_where_it_has_something() -> None:
+    """The work for a part does not grow with the names a payload may have."""
+    calls = 0
+
+    class Counting(dict):
+        def __getitem__(self, name: str) -> msgspec.Raw:
+            nonlocal calls
+            calls += 1
+            return super().__getitem__(name)
+
+    part = Counting({"type": msgspec.Raw(b'"image"'), "image": msgspec.Raw(b'{"url": "http://x/y.png"}')})
+    assert bytes(_payload(part, 2)) == b"http://x/y.png"
+    assert calls == 1

@@ -27,10 +27,11 @@ MOVED = ("documents", "reasoning_effort")
 @pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name not in MOVED])
 def test_everything_the_template_may_look_at_belongs_to_the_prompt(name: str) -> None:
     """Each field a token count depends on is part of the prompt, as the client's own bytes."""
-    request = parse(b'{"messages":[1],"max_tokens":5,"%s":[ 7 ]}' % name.encode())
+    value = b"1e0" if name == "add_special_tokens" else b"[ 7 ]"
+    request = parse(b'{"messages":[1],"max_tokens":5,"%s":%s}' % (name.encode(), value))
     assert isinstance(request.prompt, ChatPrompt)
     assert set(request.prompt.fields) == {"messages", name}
-    assert bytes(request.prompt.fields[name]) == b"[ 7 ]"
+    assert bytes(request.prompt.fields[name]) == value
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -137,10 +138,13 @@ def test_the_path() -> None:
 
 def test_more_messages_than_any_conversation_has_are_refused() -> None:
     """Each is looked at one by one, so their number is bounded; braces inside one message are not counted."""
-    with pytest.raises(InvalidRequest, match="more than 16384 entries"):
+    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
         parse(b'{"messages":[' + b"{}," * 16_384 + b"{}]}")
-    parse(b'{"messages":[' + b"{}," * 16_383 + b"{}]}")
-    parse(b'{"messages":[{"role":"user","content":"' + b"{" * 20_000 + b'"}]}')
+    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
+        parse(b'{"messages":[1,{"content":1},' + b'{"content":[' + b"{}," * 16_384 + b"{}]}, {}]}")
+    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
+        parse(b'{"messages":[{"content":[' + b"{}," * 16_384 + b"{}]}]}")
+    parse(b'{"messages":[1,{"content":[' + b"{}," * 16_370 + b'{}]},{"content":"' + b"{" * 20 + b'"}]}')
 
 
 def test_messages_that_are_no_json_are_refused_by_name() -> None:
@@ -153,3 +157,10 @@ def test_a_message_that_is_no_json_is_refused_by_name() -> None:
     """Also where only its old reasoning makes it be looked into."""
     with pytest.raises(InvalidRequest, match="'messages' is not valid JSON"):
         prompt_of({"messages": msgspec.Raw(b'[{"reasoning_content": "a", 1}]')})
+
+
+@pytest.mark.parametrize("value", ['"x"', "5", "[]"])
+def test_what_is_no_truth_value_is_refused_by_name(value: str) -> None:
+    """`add_special_tokens` is read with the rest of the request."""
+    with pytest.raises(InvalidRequest, match="add_special_tokens"):
+        parse(f'{{"messages":[],"add_special_tokens":{value}}}'.encode())

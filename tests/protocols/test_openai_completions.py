@@ -186,3 +186,12 @@ def test_numbers_by_the_million_are_counted_or_refused_without_being_built() -> 
     with pytest.raises(InvalidRequest, match="no plain token ids"):
         parse(b'{"prompt":[' + b"1.0," * 200_000 + b"1]}")
     assert parse(b'{"prompt":["' + b"a," * 200_000 + b'"]}').prompt == TextPrompts(("a," * 200_000,))
+
+
+@pytest.mark.parametrize(("value", "on"), [("null", False), ("false", False), ("true", True), ('"no"', False)])
+def test_special_tokens_may_be_switched_off(value: str, on: bool) -> None:
+    """They are on unless the request says otherwise, and what is no truth value is refused by name."""
+    assert parse(f'{{"prompt":"a","add_special_tokens":{value}}}'.encode()).special_tokens is on
+    assert parse(b'{"prompt":"a"}').special_tokens
+    with pytest.raises(InvalidRequest, match="add_special_tokens"):
+        parse(b'{"prompt":"a","add_special_tokens":[]}')
