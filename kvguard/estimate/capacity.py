@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kvguard.admission.blocks import BlockRule
+from kvguard.admission.blocks import BlockRule, Surge
 from kvguard.modelspec.spec import KVCacheSpec
 
 _SEARCH_LIMIT = 1 << 50
@@ -224,13 +224,8 @@ def _sequences_that_fit(placed: Placed, budget: int, request: Request) -> int:
     rule = placed.pool.rule
     usable = max(0, budget // placed.pool.block_bytes - 1)
     held = rule.reached_blocks(request.tokens)
-    surge = max(0, rule.prefill_blocks(request.prompt) - held)
-    return _last(lambda number: _demand(rule, number, held, surge) <= usable)
-
-
-def _demand(rule: BlockRule, sequences: int, held: int, surge: int) -> int:
-    """Prefills that run together share the tokens of a step, and so what they hold beyond the settled state."""
-    return sequences * held + min(sequences * surge, rule.surge_limit(sequences))
+    surge = Surge(max(0, rule.prefill_blocks(request.prompt) - held), 1)
+    return _last(lambda number: number * held + surge.times(number).shared(rule) <= usable)
 
 
 def _last(holds: Callable[[int], bool]) -> int:

@@ -36,13 +36,6 @@ class TokenCount:
     slack: tuple[int, ...] = ()
 
     @property
-    def at_most(self) -> tuple[int, ...]:
-        """What to make room for."""
-        if not self.slack:
-            return self.prompts
-        return tuple(tokens + slack for tokens, slack in zip(self.prompts, self.slack, strict=True))
-
-    @property
     def total(self) -> int:
         """Tokens of all prompts, as the engine's usage sums them."""
         return sum(self.prompts)
