@@ -7,12 +7,12 @@ import msgspec
 
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import Fields, decode, is_set
+from kvguard.protocols.media import TEXT_TYPES
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
 
 JsonObject = dict[str, object]
 
 IDS_FIELD = "kv_transfer_params.prompt_token_ids"
-_TEXT_TYPES = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
 _MEDIA_KEYS = frozenset(
     {
         "input_image",
@@ -101,7 +101,7 @@ def has_media(messages: object) -> bool:
 
 def _is_media(part: JsonObject) -> bool:
     kind = part.get("type", "text")
-    return not isinstance(kind, str) or kind not in _TEXT_TYPES or not _MEDIA_KEYS.isdisjoint(part)
+    return not isinstance(kind, str) or kind not in TEXT_TYPES or not _MEDIA_KEYS.isdisjoint(part)
 
 
 def reused_ids(fields: Fields) -> object:

@@ -19,7 +19,7 @@ _MAX_DEPTH = 8
 _FIELDS = ("system", "messages", "input", "instances", "content_parts")
 _LISTS = ("messages", "content", "output")
 _PARTS = frozenset({"content", "output", "content_parts"})
-_TEXT_TYPES = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
+TEXT_TYPES = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
 _MARKDOWN = re.compile(r"!\[\]\(([^)]*)\)")
 
 _URL = re.compile(rb"[a-z]{1,8}:")
@@ -158,7 +158,7 @@ def _kind(fields: Fields) -> MediaKind | None:
     by_key = next((kind for key, kind in _KINDS.items() if key in fields), None)
     if by_key is not None and "uuid" in fields:
         return by_key
-    if stated in _TEXT_TYPES:
+    if stated in TEXT_TYPES:
         return None
     return by_key if stated is None else _KINDS.get(stated, by_key)
 

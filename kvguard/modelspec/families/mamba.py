@@ -205,9 +205,6 @@ _MAMBA2: Final = {
     "mamba_d_state": 256,
     "mamba_d_conv": 4,
     "mamba_expand": 2,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "hidden_size": 4096,
 }
 
 _KINDS: Final[Mapping[str, _Kind]] = {
@@ -231,10 +228,6 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         mixers=_periodic,
         state=_mamba1,
         defaults={
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
             "attn_layer_period": 8,
             "attn_layer_offset": 4,
             "mamba_d_state": 16,
@@ -242,20 +235,17 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             "mamba_expand": 2,
         },
     ),
-    "bamba": _Kind(mixers=_indexed, state=_mamba2, defaults={**_MAMBA2, "num_key_value_heads": 8}),
+    "bamba": _Kind(mixers=_indexed, state=_mamba2, defaults=_MAMBA2),
     "granitemoehybrid": _Kind(mixers=_granite, state=_mamba2, defaults=_MAMBA2),
     "falcon_h1": _Kind(
         mixers=_always_both,
         state=_mamba2,
-        defaults={**_MAMBA2, "num_key_value_heads": 8, "mamba_d_ssm": 1024},
+        defaults={**_MAMBA2, "mamba_d_ssm": 1024},
     ),
     "nemotron_h": _Kind(
         mixers=_nemotron,
         state=_nemotron_state,
         defaults={
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
             "mamba_num_heads": 128,
             "mamba_head_dim": 64,
             "n_groups": 8,
@@ -284,9 +274,6 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         state=_mamba2,
         attention=_zamba_attention,
         defaults={
-            "hidden_size": 2560,
-            "num_hidden_layers": 54,
-            "num_attention_heads": 32,
             "n_mamba_heads": 8,
             "mamba_ngroups": 1,
             "mamba_d_state": 64,
