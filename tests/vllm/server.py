@@ -8,6 +8,7 @@ by itself: `python tests/vllm/server.py --blocks 128 --port 8000`, until SIGINT 
 import argparse
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -145,14 +146,17 @@ class VllmServer:
         if process is None:
             return
         os.killpg(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while not has_exited(process) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for_exit(process, seconds=STOP_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if self._scratch is not None:
             self._scratch.cleanup()
         self._client.close()
+
+    def wait(self) -> None:
+        """Return once the server has ended by itself."""
+        if self._process is not None:
+            wait_for_exit(self._process)
 
     def is_running(self) -> bool:
         return self._process is not None and not has_exited(self._process)
@@ -181,7 +185,8 @@ class VllmServer:
             with suppress(httpx.TransportError):
                 if self._client.get("/health").status_code == httpx.codes.OK:
                     return
-            time.sleep(0.25)
+            if self._process is not None:
+                wait_for_exit(self._process, seconds=0.25)
         raise ServerExitedError(f"vLLM did not answer within {START_SECONDS:.0f} s:\n{self.log_tail()}")
 
 
@@ -193,6 +198,15 @@ def last_cpu() -> frozenset[int]:
 def has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Whether the process has ended, without reaping it."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def wait_for_exit(process: subprocess.Popen[bytes], *, seconds: float | None = None) -> None:
+    """Return when the process has ended, or after so many seconds, without reaping it."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        select.select([descriptor], [], [], seconds)
+    finally:
+        os.close(descriptor)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -227,8 +241,7 @@ def main() -> None:
     print(f"starting vLLM, log in {server.log_path}", flush=True)
     with suppress(KeyboardInterrupt), server:
         print(f"serving {server.url}", flush=True)
-        while server.is_running():
-            time.sleep(0.5)
+        server.wait()
         raise SystemExit(f"vLLM exited:\n{server.log_tail()}")
 
 
