@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from kvguard.tokenization.counter import CountFailed
-from kvguard.tokenization.local import LocalCounter, load_local_counter
+from kvguard.tokenization.counter import CountFailed, TokenCounter
+from kvguard.tokenization.local import load_local_counter
 from tests.vllm import corpus
 from tests.vllm.server import MODEL_NAME, VllmServer, last_cpu
 from tests.vllm.templates import TEMPLATES
@@ -18,7 +18,7 @@ from tests.vllm.templates import TEMPLATES
 pytestmark = pytest.mark.anyio
 PARALLEL = 8
 MAX_SHOWN = 10
-USAGE_SAMPLE = 60
+USAGE_SAMPLE = 25
 CONTEXT_TOKENS = 2048
 
 Body = corpus.Body
@@ -44,24 +44,25 @@ async def open_client(open_server: VllmServer) -> AsyncIterator[httpx.AsyncClien
         yield client
 
 
-async def local_count(counter: LocalCounter, body: Body) -> int | None:
-    """Tokens by the local counter, None where it leaves the prompt to another."""
+async def count_of(counter: TokenCounter, body: Body) -> int | None:
+    """Tokens by the counter, None where it leaves the prompt to another."""
     fields = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in body.items()}
     try:
         if "prompt" in body:
-            return (await counter.count_text((str(body["prompt"]),), {}))[0]
+            options = {name: fields[name] for name in ("add_special_tokens",) if name in fields}
+            return (await counter.count_text((str(body["prompt"]),), options))[0]
         return await counter.count_chat(fields, {})
     except CountFailed:
         return None
 
 
-async def differences(counter: LocalCounter, bodies: Iterable[Body], engine: Count) -> tuple[int, list[str]]:
+async def differences(counter: TokenCounter, bodies: Iterable[Body], engine: Count) -> tuple[int, list[str]]:
     """How many bodies the engine counted, and those it counted otherwise."""
     gate = asyncio.Semaphore(PARALLEL)
 
     async def compare(body: Body) -> tuple[int | None, int | None, Body]:
         async with gate:
-            return await local_count(counter, body), await engine(body), body
+            return await count_of(counter, body), await engine(body), body
 
     compared = await asyncio.gather(*map(compare, bodies))
     counted = [(mine, theirs, body) for mine, theirs, body in compared if theirs is not None]
@@ -82,7 +83,7 @@ async def test_every_prompt_counts_as_tokenize_says(vllm_client: httpx.AsyncClie
         answer = await vllm_client.post("/tokenize", json={"model": MODEL_NAME, **body})
         return int(answer.json()["count"]) if answer.status_code == 200 else None
 
-    bodies = [{"prompt": body["prompt"]} for body in corpus.completions()]
+    bodies = list(corpus.completions())
     bodies += [body for body in corpus.chats() if tokenize_reads_as_chat(body)]
     counted, wrong = await differences(load_local_counter(vllm_model), bodies, engine)
     assert wrong == []
@@ -97,9 +98,9 @@ async def test_counts_are_what_the_engine_bills(vllm_client: httpx.AsyncClient, 
         answer = await vllm_client.post(path, json={"model": MODEL_NAME, **body, "max_tokens": 1})
         return int(answer.json()["usage"]["prompt_tokens"]) if answer.status_code == 200 else None
 
-    texts = [{"prompt": body["prompt"]} for body in corpus.completions()]
+    texts = list(corpus.completions())
     chats = list(corpus.chats())
-    sample = [*texts[:: len(texts) // 15], *chats[:: len(chats) // 60]]
+    sample = [*texts[:: len(texts) // 10], *chats[:: len(chats) // 25]]
     counted, wrong = await differences(load_local_counter(vllm_model), sample, engine)
     assert wrong == []
     assert counted >= USAGE_SAMPLE
