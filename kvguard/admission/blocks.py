@@ -73,6 +73,9 @@ class Surge:
     def __add__(self, other: "Surge") -> "Surge":
         return Surge(self.blocks + other.blocks, self.sequences + other.sequences)
 
+    def __sub__(self, other: "Surge") -> "Surge":
+        return Surge(self.blocks - other.blocks, self.sequences - other.sequences)
+
     def times(self, copies: int) -> "Surge":
         """The same for so many sequences alike."""
         return Surge(self.blocks * copies, self.sequences * copies)
@@ -132,6 +135,11 @@ class BlockRule:
         if not tokens:
             return 0
         return self.state_blocks + sum(group.reached(tokens, self.lookahead_tokens) for group in self.groups)
+
+    def tokens_to_next_block(self, tokens: int) -> int:
+        """How many tokens more begin another block in some group; at least 1."""
+        last = tokens + self.lookahead_tokens - 1
+        return min((group.block_size - last % group.block_size for group in self.groups), default=1)
 
     def longest_sequence(self, blocks: int) -> int | None:
         """Tokens one sequence alone can grow to in so many blocks; None where it holds no more however long it gets."""

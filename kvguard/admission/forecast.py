@@ -2,109 +2,223 @@
 
 Sequences grow one token a step in parallel and free everything when they end. With remaining outputs r sorted
 descending, just before sequence i ends the first i sequences are alive and each has grown by r_i, so the peak is
-`max_i sum_{j<=i} blocks(t_j + r_i)`. It is computed exactly, in whole blocks of every group the model has. Equal
-sequences count as one, so that a request for many copies costs no more than a request for one.
+`max_i sum_{j<=i} blocks(t_j + r_i)`.
+
+To decide in a time that does not grow with what is live, sequences whose remaining outputs differ by at most a
+sixteenth are summed up in one cell, and the peak is taken over cells. Each sequence counts with exactly what it
+holds at its end while its own cell ends, and with what it holds at the end of the cell while a shorter one does. So the
+forecast is never below the rule, equal to it where nothing runs for more than 31 tokens or all the same, and above it
+by at most what the longer ones grow meanwhile. Of blocks above 32 tokens, remainders are rounded up to 32nds.
 """
 
-import heapq
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import add, sub
 from typing import Final
 
 from kvguard.admission.blocks import BlockGroup, BlockRule, blocks_for
 from kvguard.admission.footprint import Demand
 from kvguard.admission.lengths import OutputLengths
 
-_BUCKET: Final = 64
+_FINE_BITS: Final = 4
+_FINE: Final = 1 << _FINE_BITS
+_MOST_REMAINDERS: Final = 32
+
+# What a sum of sequences holds, and where: how many are alive, their blocks at their ends, and then for each group of
+# layers those with a full window, all others, their whole blocks, and how many of them have each remainder.
+_ALIVE, _FINAL, _GROUPS = 0, 1, 2
+_FULL, _GROWING, _WHOLE, _REMAINDERS = 0, 1, 2, 3
+
+Sums = Sequence[int]
+
+
+def cell_of(remaining: int) -> int:
+    """The cell of so many remaining tokens: one each below 32, then 16 for every doubling."""
+    if remaining < 2 * _FINE:
+        return remaining
+    shift = remaining.bit_length() - 1 - _FINE_BITS
+    return (shift << _FINE_BITS) + (remaining >> shift)
+
+
+def cell_end(cell: int) -> int:
+    """Most remaining tokens in the cell."""
+    if cell < 2 * _FINE:
+        return cell
+    shift = (cell >> _FINE_BITS) - 1
+    return (((cell & (_FINE - 1)) + _FINE + 1) << shift) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Equal sequences from now on: tokens each holds, tokens each may still generate, and how many they are."""
+    """The sequences of a request from now on: tokens each may still generate, and what they come to together."""
 
-    tokens: int
     remaining: int
-    copies: int = 1
+    sums: tuple[int, ...]
+
+    @property
+    def final_blocks(self) -> int:
+        """Blocks they hold together just before they end."""
+        return self.sums[_FINAL]
 
 
-def peak_blocks(courses: Iterable[Course], rule: BlockRule) -> int:
-    """Most blocks the courses ever hold at once."""
-    sums = [_GroupSum(group, rule.lookahead_tokens) for group in rule.groups]
-    alive = peak = 0
-    for course in sorted(courses, key=attrgetter("remaining"), reverse=True):
-        alive += course.copies if course.tokens + course.remaining else 0
-        held = alive * rule.state_blocks
-        for group in sums:
-            group.add(course.tokens, course.copies)
-            held += group.held(course.remaining)
-        peak = max(peak, held)
-    return peak
+NO_COURSE: Final = Course(0, (0, 0))
 
 
-class _GroupSum:
-    """Blocks of the sequences alive in one kind of group after each has grown by ever fewer tokens.
+class _GroupSums:
+    """One group's part of the sums: how a sequence enters it, and what all of them hold later.
 
-    With t = q*b + m and r = p*b + s the term ceil((t + r) / b) is q + p + [m + s > 0] + [m + s > b], so the number of
-    sequences for each m answers each step. A windowed group holds at most `most_blocks` of a sequence: sequences
-    count as full until the growth asked about is too little to fill them, shortest first.
+    With t = q*b + m and r = p*b + s the blocks of a sequence, ceil((t + r) / b), are q + p + [m + s > 0] + [m + s > b],
+    so whole blocks and the number of sequences for each remainder m tell those of any sum of sequences.
     """
 
-    def __init__(self, group: BlockGroup, lookahead_tokens: int) -> None:
-        self._size = group.block_size
+    def __init__(self, group: BlockGroup, start: int, lookahead_tokens: int) -> None:
+        self._start = start
+        self._block_size = group.block_size
         self._count = group.count
         self._most = group.most_blocks(lookahead_tokens)
-        self._ahead = lookahead_tokens
-        self._whole = self._growing = self._without_rest = self._full = 0
-        self._full_by_tokens: list[tuple[int, int]] = []
-        self._by_remainder = _Counts(group.block_size)
+        self._unit = blocks_for(group.block_size, _MOST_REMAINDERS)
+        self.end = start + _REMAINDERS + blocks_for(group.block_size, self._unit) + 1
 
-    def add(self, tokens: int, copies: int) -> None:
-        if self._most is None:
-            self._grow(tokens + self._ahead, copies)
+    def enter(self, sums: list[int], tokens: int, copies: int) -> None:
+        """Add sequences that have so many tokens, and slots ahead of them."""
+        start = self._start
+        if self._most is not None and blocks_for(tokens, self._block_size) >= self._most:
+            sums[start + _FULL] += copies
             return
-        self._full += copies
-        heapq.heappush(self._full_by_tokens, (tokens + self._ahead, copies))
+        whole, remainder = divmod(tokens, self._block_size)
+        sums[start + _GROWING] += copies
+        sums[start + _WHOLE] += copies * whole
+        sums[start + _REMAINDERS + blocks_for(remainder, self._unit)] += copies
 
-    def held(self, remaining: int) -> int:
-        """Blocks once all added have grown by `remaining`, which is at most what was asked before."""
-        while self._most is not None and self._full_by_tokens:
-            tokens, copies = self._full_by_tokens[0]
-            if blocks_for(tokens + remaining, self._size) >= self._most:
-                break
-            heapq.heappop(self._full_by_tokens)
-            self._full -= copies
-            self._grow(tokens, copies)
-        grown, part = divmod(remaining, self._size)
-        begun = self._growing if part else self._growing - self._without_rest
-        crossed = self._by_remainder.above(self._size - part) if part else 0
-        blocks = self._whole + self._growing * grown + begun + crossed
-        return self._count * (blocks + self._full * (self._most or 0))
-
-    def _grow(self, tokens: int, copies: int) -> None:
-        quotient, remainder = divmod(tokens, self._size)
-        self._whole += quotient * copies
-        self._growing += copies
-        self._without_rest += 0 if remainder else copies
-        self._by_remainder.add(remainder, copies)
+    def held(self, sums: Sums, tokens: int) -> int:
+        """Blocks once each sequence has grown by `tokens`."""
+        start = self._start
+        growing, (whole, part) = sums[start + _GROWING], divmod(tokens, self._block_size)
+        blocks = sums[start + _WHOLE] + growing * (whole + 1)
+        if part:
+            crossing = (self._block_size - part) // self._unit + 1
+            blocks += sum(sums[start + _REMAINDERS + crossing : self.end])
+        else:
+            blocks -= sums[start + _REMAINDERS]
+        if self._most is not None:
+            blocks = min(blocks, growing * self._most) + sums[start + _FULL] * self._most
+        return self._count * blocks
 
 
-class _Counts:
-    """How many have each remainder. Buckets keep blocks of thousands of tokens nearly as cheap as small ones."""
+class _Layout:
+    """How the sums under one rule are laid out."""
 
-    def __init__(self, size: int) -> None:
-        self._each = [0] * size
-        self._buckets = [0] * (size // _BUCKET + 1)
+    def __init__(self, rule: BlockRule) -> None:
+        self._state_blocks = rule.state_blocks
+        self.groups: list[_GroupSums] = []
+        self.size = _GROUPS
+        for group in rule.groups:
+            self.groups.append(_GroupSums(group, self.size, rule.lookahead_tokens))
+            self.size = self.groups[-1].end
 
-    def add(self, remainder: int, copies: int) -> None:
-        self._each[remainder] += copies
-        self._buckets[remainder // _BUCKET] += copies
+    def held(self, sums: Sums, tokens: int) -> int:
+        """Blocks of all sequences once each has grown by `tokens`."""
+        blocks = sums[_ALIVE] * self._state_blocks
+        for group in self.groups:
+            blocks += group.held(sums, tokens)
+        return blocks
 
-    def above(self, remainder: int) -> int:
-        """How many have more than `remainder`."""
-        bucket = (remainder + 1) // _BUCKET
-        return sum(self._each[remainder + 1 : (bucket + 1) * _BUCKET]) + sum(self._buckets[bucket + 1 :])
+
+class Forecast:
+    """The courses of everything live. Adding, removing and asking take a time that does not grow with their number."""
+
+    def __init__(self, rule: BlockRule) -> None:
+        self.rule = rule
+        self._layout = _Layout(rule)
+        self._cells: dict[int, list[int]] = {}
+        self._profile: Profile | None = None
+
+    def course(self, demand: Demand, *, produced: int, remaining: int) -> Course:
+        """The course of a request whose sequences have generated `produced` tokens and may generate `remaining`."""
+        sums = [0] * self._layout.size
+        for prompt_tokens, prompts in Counter(demand.prompts).items():
+            tokens, copies = prompt_tokens + produced, prompts * demand.copies
+            if tokens + remaining:
+                sums[_ALIVE] += copies
+                sums[_FINAL] += copies * self.rule.reached_blocks(tokens + remaining)
+                for group in self._layout.groups:
+                    group.enter(sums, tokens + self.rule.lookahead_tokens, copies)
+        return Course(remaining, tuple(sums))
+
+    def add(self, course: Course) -> None:
+        """Let these sequences run from now on."""
+        if course.sums[_ALIVE]:
+            cell = cell_of(course.remaining)
+            self._cells[cell] = list(map(add, self._cells.get(cell, [0] * self._layout.size), course.sums))
+            self._profile = None
+
+    def remove(self, course: Course) -> None:
+        """Take back what was added."""
+        if course.sums[_ALIVE]:
+            cell = cell_of(course.remaining)
+            left = list(map(sub, self._cells.pop(cell), course.sums))
+            if left[_ALIVE]:
+                self._cells[cell] = left
+            self._profile = None
+
+    @property
+    def profile(self) -> "Profile":
+        """How full it gets, as things stand."""
+        if self._profile is None:
+            self._profile = Profile(self._cells, self._layout)
+        return self._profile
+
+
+class Profile:
+    """Blocks held from now until everything has ended, at its worst within each cell of time."""
+
+    def __init__(self, cells: Mapping[int, list[int]], layout: _Layout) -> None:
+        self._layout = layout
+        self._ends: list[int] = []
+        self._blocks: list[int] = []
+        self._final: list[int] = []
+        # What outlives each cell; the first is everything, the last nothing.
+        self._longer = [[0] * layout.size]
+        for cell in sorted(cells, reverse=True):
+            end, sums, longer = cell_end(cell), cells[cell], self._longer[-1]
+            self._ends.append(end)
+            self._final.append(sums[_FINAL])
+            self._blocks.append(layout.held(longer, end) + sums[_FINAL])
+            self._longer.append(list(map(add, longer, sums)))
+        for listed in (self._ends, self._blocks, self._final, self._longer):
+            listed.reverse()
+
+    @property
+    def peak(self) -> int:
+        """Most blocks ever held at once."""
+        return max(self._blocks, default=0)
+
+    def peak_with(self, course: Course) -> int:
+        """The same with one more request that starts now."""
+        cell = cell_of(course.remaining)
+        shorter = bisect_left(self._ends, cell_end(cell))
+        in_cell = shorter < len(self._ends) and self._ends[shorter] == cell_end(cell)
+        longer = self._longer[shorter + 1 if in_cell else shorter]
+        final = course.final_blocks
+        peak = self._layout.held(longer, course.remaining) + final + (self._final[shorter] if in_cell else 0)
+        for end, blocks in zip(self._ends[:shorter], self._blocks, strict=False):
+            if blocks + final > peak:
+                peak = max(peak, blocks + self._layout.held(course.sums, end))
+        return max(peak, max(self._blocks[shorter:], default=0))
+
+    def tokens_until(self, blocks: float) -> int | None:
+        """Tokens each sequence generates until no more than `blocks` are ever held again; None if that is never.
+
+        0 where it never gets fuller than that.
+        """
+        if blocks < 0:
+            return None
+        for end, held in zip(reversed(self._ends), reversed(self._blocks), strict=True):
+            if held > blocks:
+                return end
+        return 0
 
 
 def remaining_output(demand: Demand, produced: int, lengths: OutputLengths) -> int:
@@ -118,10 +232,3 @@ def remaining_output(demand: Demand, produced: int, lengths: OutputLengths) -> i
         total = demand.expected_output if produced < demand.expected_output else 2 * produced
     total = max(total, demand.min_tokens)
     return max(0, (total if demand.output_cap is None else min(total, demand.output_cap)) - produced)
-
-
-def courses_of(demand: Demand, produced: int, lengths: OutputLengths) -> Iterator[Course]:
-    """The futures of a request's sequences, equal ones as one."""
-    remaining = remaining_output(demand, produced, lengths)
-    for prompt_tokens, prompts in Counter(demand.prompts).items():
-        yield Course(prompt_tokens + produced, remaining, demand.copies * prompts)

@@ -1,19 +1,21 @@
 """Reservations: what kvguard has admitted and not yet seen end. It counts sequences and blocks, and knows no engine.
 
 A reservation ends exactly once, SETTLED (the engine said what it used) or RELEASED (it did not); ending it again
-does nothing. The in-flight sum is the sum over live reservations and is never clamped: what does not add up is counted
-as a violation instead.
+does nothing. Every sum is kept as reservations come, grow and go, so that reading one takes the same time however many
+are live; none is ever clamped: what does not add up is counted as a violation instead.
 """
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
 from kvguard.admission.footprint import Demand
-from kvguard.admission.forecast import Course, courses_of
+from kvguard.admission.forecast import NO_COURSE, Course, Forecast, Profile, remaining_output
 from kvguard.admission.lengths import OutputLengths
+
+# Tokens after which the rest of an answer is foreseen anew even if no block was begun.
+_REVIEW_TOKENS = 32
 
 
 class ReservationState(enum.Enum):
@@ -29,26 +31,32 @@ class Reservation:
     """One admitted request. `produced` is the tokens each sequence has generated so far, read off the stream.
 
     `surge` is held besides while the prompts are computed: until the first token of a stream, and for an answer that
-    cannot be watched until a scrape has `seen` the request.
+    cannot be watched until a scrape has `seen` the request. `recount_at` is the output at which the rest must be
+    counted again.
     """
 
     demand: Demand
-    rule: BlockRule
     started_at: float
     held_blocks: int = 0
     reserved_blocks: int = 0
     surge: Surge = NO_SURGE
+    course: Course = NO_COURSE
     produced: int = 0
+    recount_at: int = 0
     seen: bool = False
     state: ReservationState = ReservationState.LIVE
 
-    def count(self) -> None:
-        """Bring the blocks held now and those held at full expected length up to date."""
-        demand, rule = self.demand, self.rule
-        self.held_blocks = demand.held_blocks(rule, produced=self.produced)
+    def count(self, forecast: Forecast, lengths: OutputLengths) -> None:
+        """Bring the blocks held now, those held at full expected length and the course up to date."""
+        demand, rule, produced = self.demand, forecast.rule, self.produced
+        self.held_blocks = demand.held_blocks(rule, produced=produced)
         self.reserved_blocks = max(self.held_blocks, demand.reserved_blocks(rule))
-        computing = not self.produced and (demand.streamed or not self.seen)
+        computing = not produced and (demand.streamed or not self.seen)
         self.surge = demand.surge(rule) if computing else NO_SURGE
+        remaining = remaining_output(demand, produced, lengths)
+        self.course = forecast.course(demand, produced=produced, remaining=remaining)
+        growth = min((rule.tokens_to_next_block(n + produced) for n in demand.prompts), default=_REVIEW_TOKENS)
+        self.recount_at = produced + (min(growth, _REVIEW_TOKENS) if produced else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +66,56 @@ class _Ended:
     blocks: int
 
 
+class _Pace:
+    """How fast the streams under way generate, waiting and prefill included. Whole microseconds add up exactly."""
+
+    def __init__(self) -> None:
+        self.streams = self.tokens = self._started = 0
+
+    def enter(self, reservation: Reservation, sign: int = 1) -> None:
+        """Add a stream that has generated something, or take it back."""
+        if reservation.demand.streamed and reservation.produced:
+            self.streams += sign
+            self.tokens += sign * reservation.produced
+            self._started += sign * round(1e6 * reservation.started_at)
+
+    def leave(self, reservation: Reservation) -> None:
+        """Take back what was added."""
+        self.enter(reservation, -1)
+
+    def tokens_per_second(self, now: float) -> float | None:
+        """Of one stream; None without any."""
+        seconds = (self.streams * round(1e6 * now) - self._started) / 1e6
+        return self.tokens / seconds if seconds > 0 else None
+
+
 class Ledger:
     """The live reservations of one backend, and what was freed lately.
 
-    `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. `version` changes with
-    everything that is held.
+    `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. What each answer is
+    expected to come to is foreseen when it is admitted, and again as it grows.
     """
 
-    def __init__(self, *, remember_seconds: float = 30.0) -> None:
+    def __init__(self, lengths: OutputLengths, *, remember_seconds: float = 30.0) -> None:
+        self._lengths = lengths
         self._live: dict[int, Reservation] = {}
         self._ended: deque[_Ended] = deque()
         self._remember_seconds = remember_seconds
+        self._forecast = Forecast(BlockRule.plain(1))
+        self._pace = _Pace()
+        self._last_pace: float | None = None
         self.violations = 0
-        self.version = 0
-        self._pace: float | None = None
+        self.sequences = 0
+        self.held_blocks = 0
+        self.reserved_blocks = 0
+        self.surge = NO_SURGE
 
-    def reserve(self, demand: Demand, *, rule: BlockRule, now: float) -> Reservation:
+    def reserve(self, demand: Demand, *, now: float) -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
-        reservation = Reservation(demand, rule, now)
-        reservation.count()
+        reservation = Reservation(demand, now)
+        reservation.count(self._forecast, self._lengths)
         self._live[id(reservation)] = reservation
-        self.version += 1
+        self._enter(reservation)
         return reservation
 
     def progress(self, reservation: Reservation, produced: int) -> None:
@@ -86,25 +123,36 @@ class Ledger:
         if reservation.state is not ReservationState.LIVE:
             self.violations += 1
             return
-        if produced > reservation.produced:
+        if produced <= reservation.produced:
+            return
+        self._pace.leave(reservation)
+        if produced >= reservation.recount_at:
+            self._leave(reservation)
             reservation.produced = produced
-            reservation.count()
-            self.version += 1
+            reservation.count(self._forecast, self._lengths)
+            self._enter(reservation)
+        reservation.produced = produced
+        self._pace.enter(reservation)
 
     def amend(self, reservation: Reservation, demand: Demand) -> None:
         """Count a live reservation by what is known better by now; an ended one stays as it was."""
         if reservation.state is ReservationState.LIVE:
+            self._leave(reservation)
             reservation.demand = demand
-            reservation.count()
-            self.version += 1
+            reservation.count(self._forecast, self._lengths)
+            self._enter(reservation)
 
     def recount(self, rule: BlockRule) -> None:
         """Count by this rule what was entered before it was known, or before it changed."""
-        for reservation in self._live.values():
-            if reservation.rule != rule:
-                reservation.rule = rule
-                reservation.count()
-                self.version += 1
+        if rule != self._forecast.rule:
+            for reservation in self._live.values():
+                self._leave(reservation)
+            scale = self._forecast.rule.tokens_per_block / rule.tokens_per_block
+            self._ended = deque(replace(ended, blocks=round(ended.blocks * scale)) for ended in self._ended)
+            self._forecast = Forecast(rule)
+            for reservation in self._live.values():
+                reservation.count(self._forecast, self._lengths)
+                self._enter(reservation)
 
     def end(self, reservation: Reservation, state: ReservationState, *, now: float) -> bool:
         """End a reservation; True only for the first ending."""
@@ -112,11 +160,28 @@ class Ledger:
             return False
         reservation.state = state
         del self._live[id(reservation)]
-        self.version += 1
-        self._pace = self.tokens_per_second(now, [reservation]) or self._pace
+        self._leave(reservation)
+        self._pace.leave(reservation)
+        alone = _Pace()
+        alone.enter(reservation)
+        self._last_pace = alone.tokens_per_second(now) or self._last_pace
         self._forget(now)
         self._ended.append(_Ended(reservation.started_at, now, reservation.held_blocks))
         return True
+
+    def _enter(self, reservation: Reservation) -> None:
+        self.sequences += reservation.demand.sequences
+        self.held_blocks += reservation.held_blocks
+        self.reserved_blocks += reservation.reserved_blocks
+        self.surge += reservation.surge
+        self._forecast.add(reservation.course)
+
+    def _leave(self, reservation: Reservation) -> None:
+        self.sequences -= reservation.demand.sequences
+        self.held_blocks -= reservation.held_blocks
+        self.reserved_blocks -= reservation.reserved_blocks
+        self.surge -= reservation.surge
+        self._forecast.remove(reservation.course)
 
     def _forget(self, now: float) -> None:
         horizon = now - self._remember_seconds
@@ -129,45 +194,32 @@ class Ledger:
         return len(self._live)
 
     @property
-    def sequences(self) -> int:
-        """Sequences in flight."""
-        return sum(reservation.demand.sequences for reservation in self._live.values())
+    def rule(self) -> BlockRule:
+        """How blocks are counted."""
+        return self._forecast.rule
 
     @property
-    def held_blocks(self) -> int:
-        """Blocks all live reservations hold now."""
-        return sum(reservation.held_blocks for reservation in self._live.values())
+    def profile(self) -> Profile:
+        """How full it gets while everything live runs to its end."""
+        return self._forecast.profile
 
-    @property
-    def reserved_blocks(self) -> int:
-        """Blocks all live reservations would hold at their full expected length."""
-        return sum(reservation.reserved_blocks for reservation in self._live.values())
+    def course(self, demand: Demand) -> Course:
+        """What a request would come to if it were admitted now."""
+        return self._forecast.course(demand, produced=0, remaining=remaining_output(demand, 0, self._lengths))
 
-    def tokens_per_second(self, now: float, of: Iterable[Reservation] | None = None) -> float | None:
+    def tokens_per_second(self, now: float) -> float | None:
         """Tokens a second one sequence generates, waiting and prefill included, by the streams that run or ran last."""
-        streams = [r for r in (self._live.values() if of is None else of) if r.demand.streamed and r.produced]
-        seconds = sum(now - stream.started_at for stream in streams)
-        return sum(stream.produced for stream in streams) / seconds if seconds > 0 else self._pace
-
-    @property
-    def surge(self) -> Surge:
-        """What the prefills under way hold besides."""
-        return sum((reservation.surge for reservation in self._live.values()), NO_SURGE)
+        return self._pace.tokens_per_second(now) or self._last_pace
 
     def held_before(self, moment: float) -> int:
         """Blocks held now by reservations that began before `moment`, their prefills' surge included."""
         begun = [r for r in self._live.values() if r.started_at < moment]
         surge = sum((r.surge for r in begun), NO_SURGE)
-        return sum(r.held_blocks for r in begun) + (surge.shared(begun[0].rule) if begun else 0)
+        return sum(r.held_blocks for r in begun) + surge.shared(self._forecast.rule)
 
     def freed_since(self, moment: float, *, begun_before: float) -> int:
         """Blocks of reservations that began before `begun_before` and ended at or after `moment`."""
         return sum(ended.blocks for ended in self._ended if ended.at >= moment and ended.started_at < begun_before)
-
-    def courses(self, lengths: OutputLengths) -> Iterator[Course]:
-        """The present and expected future of everything live."""
-        for reservation in self._live.values():
-            yield from courses_of(reservation.demand, reservation.produced, lengths)
 
     def grow_unstreamed(self, blocks: float, *, begun_before: float) -> None:
         """Attribute growth that only the gauge shows to the answers that cannot be watched, evenly, up to what is
@@ -175,11 +227,10 @@ class Ledger:
         """
         unwatched = [r for r in self._live.values() if not r.demand.streamed and r.started_at < begun_before]
         for reservation in unwatched:
+            reservation.seen = True
             if reservation.surge.blocks:
-                reservation.seen = True
-                reservation.count()
-                self.version += 1
+                self.amend(reservation, reservation.demand)
         sequences = sum(reservation.demand.sequences for reservation in unwatched)
         for reservation in unwatched:
-            grown = reservation.produced + int(blocks * reservation.rule.tokens_per_block / sequences)
+            grown = reservation.produced + int(blocks * self._forecast.rule.tokens_per_block / sequences)
             self.progress(reservation, min(grown, reservation.demand.expected_output))

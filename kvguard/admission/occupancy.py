@@ -9,12 +9,9 @@ stood above the rest at the last scrape.
 
 import enum
 from dataclasses import dataclass, field
-from operator import attrgetter
 
-from kvguard.admission.blocks import NO_SURGE, Surge
 from kvguard.admission.capacity import Capacity, CapacityPolicy, capacity_of, overridden
 from kvguard.admission.footprint import Demand
-from kvguard.admission.forecast import Course, courses_of, peak_blocks
 from kvguard.admission.ledger import Ledger
 from kvguard.admission.lengths import OutputLengths
 from kvguard.admission.usage import EngineUsage, UsageSample
@@ -77,23 +74,12 @@ class Ratios:
         return 0.0 if value is None else value
 
 
-@dataclass(frozen=True, slots=True)
-class _Outlook:
-    """What the ledger comes to, as of a version of itself and of the lengths; courses with the longest first."""
-
-    version: tuple[int, int]
-    held: int
-    reserved: int
-    surge: Surge
-    courses: tuple[Course, ...]
-
-
 class Occupancy:
     """One backend's gauge history joined with its ledger and the lengths of its answers."""
 
-    def __init__(self, policy: OccupancyPolicy, ledger: Ledger, lengths: OutputLengths) -> None:
+    def __init__(self, policy: OccupancyPolicy, lengths: OutputLengths) -> None:
         self.policy = policy
-        self.ledger = ledger
+        self.ledger = Ledger(lengths)
         self.lengths = lengths
         self.sample: UsageSample | None = None
         self.capacity: Capacity | None = overridden(policy.capacity)
@@ -104,7 +90,8 @@ class Occupancy:
         self._reached_last = False
         self._gauge_on_last_page = True
         self._queued = False
-        self._outlook = _Outlook((-1, -1), 0, 0, NO_SURGE, ())
+        if self.capacity is not None:
+            self.ledger.recount(self.capacity.rule)
 
     def observe(self, sample: UsageSample, *, asked_at: float) -> None:
         """Take in a scrape that was asked for at `asked_at` and has just been read."""
@@ -155,18 +142,17 @@ class Occupancy:
     def ratios_of(self, capacity: Capacity, now: float, candidate: Demand | None = None) -> Ratios:
         """Every signal as a share of `capacity`, with `candidate` added to all but `observed`."""
         fresh = self.telemetry(now) is TelemetryState.FRESH
-        rule = capacity.rule
         foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks if fresh else 0.0
-        outlook = self._ledger_outlook()
-        held, reserved, courses = foreign + outlook.held, foreign + outlook.reserved, outlook.courses
-        surge = outlook.surge
-        if candidate is not None:
+        rule, ledger = capacity.rule, self.ledger
+        held, reserved, surge = foreign + ledger.held_blocks, foreign + ledger.reserved_blocks, ledger.surge
+        if candidate is None:
+            peak = foreign + ledger.profile.peak
+        else:
             held += candidate.prompt_blocks(rule)
             reserved += candidate.reserved_blocks(rule)
             surge += candidate.surge(rule)
-            courses = (*courses, *courses_of(candidate, 0, self.lengths))
+            peak = foreign + ledger.profile.peak_with(ledger.course(candidate))
         held += surge.shared(rule)
-        peak = foreign + peak_blocks(courses, rule)
         floor = self.policy.queue_floor_ratio if fresh and self._queued else 0.0
         observed = self.observed_ratio() if fresh else None
         return Ratios(
@@ -175,15 +161,6 @@ class Occupancy:
             reserved=max(floor, reserved / capacity.blocks),
             peak=max(floor, peak / capacity.blocks),
         )
-
-    def _ledger_outlook(self) -> _Outlook:
-        """The ledger summed up; a decision asks several times between two changes."""
-        version = (self.ledger.version, self.lengths.version)
-        if self._outlook.version != version:
-            courses = sorted(self.ledger.courses(self.lengths), key=attrgetter("remaining"), reverse=True)
-            held, reserved = self.ledger.held_blocks, self.ledger.reserved_blocks
-            self._outlook = _Outlook(version, held, reserved, self.ledger.surge, tuple(courses))
-        return self._outlook
 
     def observed_ratio(self) -> float | None:
         """The gauge as the engine rule combines it, at the last good scrape."""

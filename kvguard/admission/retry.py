@@ -2,12 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import attrgetter
-
-from kvguard.admission.blocks import BlockRule
-from kvguard.admission.forecast import Course
 
 
 class FadingSum:
@@ -40,21 +35,6 @@ class RetryPolicy:
     max_seconds: float = 30.0
     unknown_seconds: float = 5.0
     spread: float = 0.5
-
-
-def drain_seconds(
-    courses: Iterable[Course], *, needed_blocks: float, rule: BlockRule, tokens_per_second: float
-) -> float | None:
-    """Seconds until answers that end have freed `needed_blocks`; None when all of them together do not.
-
-    Each sequence decodes at `tokens_per_second` and frees everything it then holds when it ends.
-    """
-    freed = 0
-    for course in sorted(courses, key=attrgetter("remaining")):
-        freed += course.copies * rule.reached_blocks(course.tokens + course.remaining)
-        if freed >= needed_blocks:
-            return course.remaining / tokens_per_second
-    return None
 
 
 def retry_after_seconds(wait: float | None, *, policy: RetryPolicy, rng: random.Random) -> float:

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
 from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
-from kvguard.admission.retry import FadingSum, drain_seconds
+from kvguard.admission.retry import FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 
 
@@ -64,19 +63,13 @@ class Backend:
         return ratios.reserved + self.refused_blocks.value(now) / capacity.blocks
 
     def drain_seconds(self, needed_blocks: float, now: float) -> float | None:
-        """Seconds until `needed_blocks` are likely free: by the courses of our own answers, else by what is freed
+        """Seconds until `needed_blocks` are likely free: by the courses of our own answers, else by what was freed
         lately; None while neither tells.
         """
-        occupancy, pace = self.occupancy, self.ledger.tokens_per_second(now)
-        if pace and occupancy.capacity is not None:
-            wait = drain_seconds(
-                self.ledger.courses(occupancy.lengths),
-                needed_blocks=needed_blocks,
-                rule=occupancy.capacity.rule,
-                tokens_per_second=pace,
-            )
-            if wait is not None:
-                return wait
+        pace, profile = self.ledger.tokens_per_second(now), self.ledger.profile
+        tokens = profile.tokens_until(max(profile.peak, self.ledger.held_blocks) - needed_blocks)
+        if pace and tokens is not None:
+            return tokens / pace
         rate = self.freed_blocks.per_second(now)
         return needed_blocks / rate if rate > 0 else None
 
@@ -112,9 +105,8 @@ class Backend:
         return SizingReview(verdicts=changed, misfit=self.rule_fit if new_misfit else None)
 
     def reserve(self, demand: Demand, now: float) -> Reservation:
-        """Enter an admitted request; without a known block size it is counted in tokens."""
-        capacity = self.occupancy.capacity
-        return self.ledger.reserve(demand, rule=capacity.rule if capacity else BlockRule.plain(1), now=now)
+        """Enter an admitted request; until the block size is known it is counted in tokens."""
+        return self.ledger.reserve(demand, now=now)
 
     def learn(self, demand: Demand, completion_tokens: int) -> None:
         """Remember how long an answer got; tokens are summed over its sequences.
@@ -136,4 +128,4 @@ class Backend:
 
 def new_backend(name: str, url: str, policy: OccupancyPolicy, lengths: LengthPolicy) -> Backend:
     """A backend nothing is known of yet."""
-    return Backend(name=name, url=url, occupancy=Occupancy(policy, Ledger(), OutputLengths(lengths)))
+    return Backend(name=name, url=url, occupancy=Occupancy(policy, OutputLengths(lengths)))

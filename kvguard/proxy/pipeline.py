@@ -255,7 +255,7 @@ class _Work:
             prompt_tokens=asked.prompt_tokens,
             requested_tokens=requested,
             trimmed_tokens=requested - given.sequences * given.expected_output,
-            blocks=given.reserved_blocks(self.admission.reservation.rule),
+            blocks=given.reserved_blocks(self.admission.backend.ledger.rule),
             changes=rewritten.changes,
             ratios=decision.ratios,
         )

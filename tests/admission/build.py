@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from kvguard.admission.blocks import BlockGroup, BlockRule
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand, Trait
-from kvguard.admission.ledger import Ledger
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
@@ -59,7 +58,7 @@ def unscraped(lengths: OutputLengths | None = None, **policy: object) -> Occupan
     """A backend nothing is known of yet, but perhaps how long its answers get."""
     known = {"blocks": policy.pop("capacity_blocks", None), "block_size": policy.pop("block_size", None)}
     capacity = CapacityPolicy(**known, layout_of=policy.pop("layout_of", None))
-    return Occupancy(OccupancyPolicy(capacity=capacity, **policy), Ledger(), learned() if lengths is None else lengths)
+    return Occupancy(OccupancyPolicy(capacity=capacity, **policy), learned() if lengths is None else lengths)
 
 
 def occupancy(
@@ -75,7 +74,7 @@ def occupancy(
     built = unscraped(lengths, **policy)
     built.observe(sample(foreign_ratio, blocks=blocks, waiting=waiting), asked_at=now)
     for one in held:
-        built.ledger.reserve(one, rule=RULE, now=now)
+        built.ledger.reserve(one, now=now)
     return built
 
 
@@ -97,14 +96,13 @@ def demands(draw: st.DrawFn, *, largest: int = 400) -> Demand:
 
 
 @st.composite
-def block_rules(draw: st.DrawFn) -> BlockRule:
-    """Any layout an engine may have: full, sliding, chunked and constant groups with blocks of any size."""
-    windows = st.integers(1, 300)
-    groups = st.one_of(
-        st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 3)),
-        st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 3), sliding_window=windows),
-        st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 3), attention_chunk_size=windows),
-    )
+def block_rules(draw: st.DrawFn, *, windows: bool = True) -> BlockRule:
+    """Any layout an engine may have: full, constant and perhaps sliding and chunked groups with blocks of any size."""
+    sizes, counts, kept = st.integers(1, 32), st.integers(1, 3), st.integers(1, 300)
+    groups = st.builds(BlockGroup, block_size=sizes, count=counts)
+    if windows:
+        groups |= st.builds(BlockGroup, block_size=sizes, count=counts, sliding_window=kept)
+        groups |= st.builds(BlockGroup, block_size=sizes, count=counts, attention_chunk_size=kept)
     return BlockRule(
         groups=tuple(draw(st.lists(groups, max_size=3))),
         state_blocks=draw(st.integers(0, 2)),

@@ -154,3 +154,14 @@ def test_a_prefill_never_holds_less_than_its_last_step(rule: BlockRule, tokens: 
     held = [rule.held_blocks(done, min(rule.step_tokens, tokens - done)) for done in steps]
     assert rule.prefill_blocks(tokens) >= max(held)
     assert rule.reached_blocks(tokens) + rule.surge(tokens).blocks >= rule.prefill_blocks(tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more"), [(0, 1), (1, 16), (2, 15), (16, 1), (17, 8), (23, 2), (24, 1), (25, 8), (32, 1), (33, 16)]
+)
+def test_the_next_block_begins_with_the_group_whose_block_is_full_first(tokens: int, more: int) -> None:
+    """With blocks of 16 and of 24 tokens one of 17 tokens begins another in eight."""
+    rule = BlockRule(groups=(BlockGroup(block_size=16), BlockGroup(block_size=24)))
+    assert rule.tokens_to_next_block(tokens) == more
+    assert rule.reached_blocks(tokens + more) > rule.reached_blocks(tokens)
+    assert tokens == 0 or rule.reached_blocks(tokens + more - 1) == rule.reached_blocks(tokens)

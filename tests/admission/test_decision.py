@@ -238,7 +238,7 @@ def test_a_burst_is_stopped_by_the_ledger() -> None:
         decision = decided(demand(16, cap=16), load)
         decisions.append(isinstance(decision, Admit))
         if isinstance(decision, Admit):
-            load.ledger.reserve(decision.demand, rule=RULE, now=0.0)
+            load.ledger.reserve(decision.demand, now=0.0)
     assert decisions == [True] * 47 + [False] * 13
 
 
@@ -378,7 +378,7 @@ def test_only_an_open_door_lets_everything_pass(load: Occupancy, blind: BlindPol
 def test_an_open_door_changes_nothing(blind: Callable[[], Occupancy]) -> None:
     """Blind and OPEN: the request passes as it came, whatever the tier in force and the ledger say."""
     load = blind()
-    load.ledger.reserve(demand(100 * 16, cap=16), rule=RULE, now=0.0)
+    load.ledger.reserve(demand(100 * 16, cap=16), now=0.0)
     asked = demand(16, cap=1024, copies=4, beams=True)
     decision = admitted(asked, load, REJECT, replace(POLICY, blind=OPEN))
     assert decision == Admit(tier=NORMAL, demand=asked, degradation=Degradation(), ratios=load.ratios(0.0))
@@ -387,7 +387,7 @@ def test_an_open_door_changes_nothing(blind: Callable[[], Occupancy]) -> None:
 def test_a_stale_gauge_leaves_the_ledger_in_charge() -> None:
     """Under LEDGER what kvguard itself has admitted still fills the cache."""
     load = stale()
-    load.ledger.reserve(demand(94 * 16, cap=1, expected=0), rule=RULE, now=0.0)
+    load.ledger.reserve(demand(94 * 16, cap=1, expected=0), now=0.0)
     assert refused(demand(16, cap=16), load).reason is RejectReason.SATURATED
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand
-from kvguard.admission.forecast import Course
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from tests.admission.build import RULE, demand, demands, learned
 from tests.kit.properties import deterministic
@@ -16,14 +15,20 @@ from tests.kit.properties import deterministic
 SETTLED, RELEASED = ReservationState.SETTLED, ReservationState.RELEASED
 
 
+def ledger_of(rule: BlockRule = RULE, **fields: float) -> Ledger:
+    ledger = Ledger(learned(), **fields)
+    ledger.recount(rule)
+    return ledger
+
+
 def reserve(ledger: Ledger, asked: Demand, *, now: float = 0.0) -> Reservation:
-    return ledger.reserve(asked, rule=RULE, now=now)
+    return ledger.reserve(asked, now=now)
 
 
 def held_by(reservation: Reservation) -> int:
     """The blocks of one reservation, counted from scratch."""
     demand, produced = reservation.demand, reservation.produced
-    return demand.copies * sum(-(-(tokens + produced) // reservation.rule.block_size) for tokens in demand.prompts)
+    return demand.copies * sum(-(-(tokens + produced) // RULE.block_size) for tokens in demand.prompts)
 
 
 def totals(ledger: Ledger) -> tuple[int, int, int, int]:
@@ -32,9 +37,9 @@ def totals(ledger: Ledger) -> tuple[int, int, int, int]:
 
 def test_an_empty_ledger_counts_nothing() -> None:
     """Nothing reserved: no requests, sequences or blocks, and nothing freed."""
-    ledger = Ledger()
+    ledger = ledger_of()
     assert totals(ledger) == (0, 0, 0, 0)
-    assert list(ledger.courses(learned())) == []
+    assert ledger.profile.peak == 0
     assert ledger.held_before(1e9) == 0
     assert ledger.freed_since(0.0, begun_before=1e9) == 0
     assert ledger.violations == 0
@@ -42,7 +47,7 @@ def test_an_empty_ledger_counts_nothing() -> None:
 
 def test_a_reservation_counts_its_prompt_at_once_and_its_output_as_reserved() -> None:
     """Held are the blocks of the prompts, reserved those of whole answers; equal demands are separate entries."""
-    ledger = Ledger()
+    ledger = ledger_of()
     reserve(ledger, demand(10, 20, 30, cap=20, copies=2))
     assert totals(ledger) == (1, 6, 10, 18)
     reserve(ledger, demand(16, cap=16))
@@ -56,7 +61,7 @@ def test_a_reservation_counts_its_prompt_at_once_and_its_output_as_reserved() ->
 )
 def test_progress_holds_a_block_once_it_is_begun(produced: int, held: int, reserved: int) -> None:
     """A prompt of one block grows with its output; beyond the expectation the reservation grows with it."""
-    ledger = Ledger()
+    ledger = ledger_of()
     reservation = reserve(ledger, demand(16, cap=32))
     ledger.progress(reservation, produced)
     assert (ledger.held_blocks, ledger.reserved_blocks) == (held, reserved)
@@ -65,7 +70,7 @@ def test_progress_holds_a_block_once_it_is_begun(produced: int, held: int, reser
 
 def test_progress_never_goes_back() -> None:
     """Old news does not free what newer news has shown to be held."""
-    ledger = Ledger()
+    ledger = ledger_of()
     reservation = reserve(ledger, demand(16, cap=32))
     ledger.progress(reservation, 17)
     ledger.progress(reservation, 1)
@@ -73,19 +78,60 @@ def test_progress_never_goes_back() -> None:
     assert ledger.held_blocks == 3
 
 
-def test_courses_start_where_the_answers_stand() -> None:
-    """Each prompt is one course of its copies, at its prompt plus output so far, with the rest of its expectation."""
-    ledger = Ledger()
-    ledger.progress(reserve(ledger, demand(10, 20, cap=20, copies=2)), 5)
-    reserve(ledger, demand(7, cap=None, expected=512))
-    assert list(ledger.courses(learned())) == [Course(15, 15, 2), Course(25, 15, 2), Course(7, 512)]
-    assert list(ledger.courses(learned(8))) == [Course(15, 3, 2), Course(25, 3, 2), Course(7, 8)]
+def test_answers_are_foreseen_from_where_they_stand() -> None:
+    """Two prompts of two copies each grow to what is expected of them; what was learned counts as they grow."""
+    lengths = learned()
+    ledger = Ledger(lengths)
+    ledger.recount(RULE)
+    reservation = reserve(ledger, demand(10, 20, cap=20, copies=2))
+    assert ledger.profile.peak == 2 * (2 + 3)
+    lengths.observe(4, cap=20)
+    assert ledger.profile.peak == 2 * (2 + 3)
+    ledger.progress(reservation, 1)
+    assert ledger.profile.peak == 2 * (1 + 2)
+    ledger.progress(reservation, 6)
+    assert ledger.profile.peak == 2 * (1 + 2)
+    ledger.progress(reservation, 7)
+    assert ledger.profile.peak == 2 * (2 + 3)
+    assert ledger.course(demand(15, cap=20)).final_blocks == 2
+
+
+def test_an_answer_without_new_blocks_is_foreseen_anew_all_the_same() -> None:
+    """With blocks larger than any answer the rest still shrinks as it is generated, every 32 tokens."""
+    ledger = ledger_of(BlockRule.plain(4096))
+    reservation = reserve(ledger, demand(10, cap=100))
+    for produced, remaining in ((1, 99), (32, 99), (33, 67), (64, 67), (65, 35)):
+        ledger.progress(reservation, produced)
+        assert reservation.course.remaining == remaining
+
+
+@pytest.mark.parametrize(("produced", "now", "pace"), [(0, 20.0, None), (30, 20.0, 3.0), (30, 40.0, 1.0)])
+def test_the_pace_is_that_of_the_streams_that_run(produced: int, now: float, pace: float | None) -> None:
+    """Tokens over age, of streams that have begun to answer; what cannot be watched tells nothing."""
+    ledger = ledger_of()
+    first = reserve(ledger, demand(16, cap=100), now=10.0)
+    ledger.progress(first, produced)
+    ledger.progress(reserve(ledger, demand(16, cap=100, streamed=False), now=10.0), 80)
+    reserve(ledger, demand(16, cap=100), now=0.0)
+    assert ledger.tokens_per_second(now) == pace
+
+
+def test_the_pace_is_remembered_when_nothing_runs() -> None:
+    """That of the stream that ended last counts until another one has begun."""
+    ledger = ledger_of()
+    first = reserve(ledger, demand(16, cap=100), now=10.0)
+    ledger.progress(first, 30)
+    ledger.end(first, SETTLED, now=20.0)
+    silent = reserve(ledger, demand(16, cap=100), now=20.0)
+    assert ledger.tokens_per_second(99.0) == 3.0
+    ledger.end(silent, RELEASED, now=30.0)
+    assert ledger.tokens_per_second(99.0) == 3.0
 
 
 @pytest.mark.parametrize("state", [SETTLED, RELEASED])
 def test_an_ending_takes_everything_back(state: ReservationState) -> None:
     """After either ending the ledger is empty and the reservation says how it ended."""
-    ledger = Ledger()
+    ledger = ledger_of()
     reservation = reserve(ledger, demand(10, 20, 30, cap=20, copies=2))
     ledger.progress(reservation, 9)
     assert ledger.end(reservation, state, now=1.0) is True
@@ -97,7 +143,7 @@ def test_an_ending_takes_everything_back(state: ReservationState) -> None:
 @pytest.mark.parametrize("first", [SETTLED, RELEASED])
 def test_a_reservation_ends_once(first: ReservationState, second: ReservationState) -> None:
     """A later ending does nothing, is no violation, and does not free the blocks a second time."""
-    ledger = Ledger()
+    ledger = ledger_of()
     other = reserve(ledger, demand(16, cap=16))
     reservation = reserve(ledger, demand(16, cap=16))
     assert ledger.end(reservation, first, now=1.0) is True
@@ -111,7 +157,7 @@ def test_a_reservation_ends_once(first: ReservationState, second: ReservationSta
 
 def test_news_of_an_ended_reservation_is_a_violation() -> None:
     """It is counted and changes nothing, neither the live sum nor what was freed."""
-    ledger = Ledger()
+    ledger = ledger_of()
     reservation = reserve(ledger, demand(16, cap=32))
     ledger.end(reservation, SETTLED, now=1.0)
     ledger.progress(reservation, 20)
@@ -124,7 +170,7 @@ def test_news_of_an_ended_reservation_is_a_violation() -> None:
 @pytest.mark.parametrize(("moment", "blocks"), [(9.9, 0), (10.0, 0), (10.1, 1), (11.0, 1), (11.1, 3)])
 def test_held_before_counts_what_a_scrape_can_have_seen(moment: float, blocks: int) -> None:
     """A reservation of that very moment is not before it."""
-    ledger = Ledger()
+    ledger = ledger_of()
     reserve(ledger, demand(16), now=10.0)
     reserve(ledger, demand(32), now=11.0)
     assert ledger.held_before(moment) == blocks
@@ -146,7 +192,7 @@ def test_held_before_counts_what_a_scrape_can_have_seen(moment: float, blocks: i
 )
 def test_freed_since_counts_what_a_scrape_may_still_show(moment: float, begun_before: float, blocks: int) -> None:
     """An ending of that very moment counts; a reservation that began too late to be seen does not."""
-    ledger = Ledger()
+    ledger = ledger_of()
     first, second = reserve(ledger, demand(16), now=10.0), reserve(ledger, demand(32), now=11.0)
     ledger.end(first, RELEASED, now=20.0)
     ledger.end(second, SETTLED, now=21.0)
@@ -156,7 +202,7 @@ def test_freed_since_counts_what_a_scrape_may_still_show(moment: float, begun_be
 @pytest.mark.parametrize(("now", "blocks"), [(39.9, 2), (40.0, 2), (40.1, 1)])
 def test_endings_are_forgotten_in_time(now: float, blocks: int) -> None:
     """The next ending drops those older than what is to be remembered, and not one of exactly that age."""
-    ledger = Ledger(remember_seconds=30.0)
+    ledger = ledger_of(remember_seconds=30.0)
     first, second = reserve(ledger, demand(16)), reserve(ledger, demand(16))
     ledger.end(first, SETTLED, now=10.0)
     ledger.end(second, SETTLED, now=now)
@@ -166,8 +212,8 @@ def test_endings_are_forgotten_in_time(now: float, blocks: int) -> None:
 @pytest.mark.parametrize(("block_size", "held", "reserved"), [(1, 26, 42), (16, 2, 3), (26, 1, 2), (25, 2, 2)])
 def test_a_block_size_learned_later_counts_for_what_is_live(block_size: int, held: int, reserved: int) -> None:
     """What was entered in single tokens is counted in the engine's blocks, with what it has produced by then."""
-    ledger = Ledger()
-    reservation = ledger.reserve(demand(16, cap=26), rule=BlockRule.plain(1), now=0.0)
+    ledger = Ledger(learned())
+    reservation = ledger.reserve(demand(16, cap=26), now=0.0)
     ledger.progress(reservation, 10)
     ledger.recount(BlockRule.plain(block_size))
     assert (ledger.held_blocks, ledger.reserved_blocks) == (held, reserved)
@@ -175,9 +221,17 @@ def test_a_block_size_learned_later_counts_for_what_is_live(block_size: int, hel
     assert ledger.held_blocks == held
 
 
+def test_what_was_freed_is_counted_in_the_blocks_learned_later() -> None:
+    """Sixty-four tokens that ended before the block size was known were four blocks."""
+    ledger = Ledger(learned())
+    ledger.end(reserve(ledger, demand(64)), SETTLED, now=1.0)
+    ledger.recount(RULE)
+    assert ledger.freed_since(0.0, begun_before=9.0) == 4
+
+
 def test_a_hundred_thousand_endings_cost_no_more_each_than_the_first() -> None:
     """What is remembered is dropped from one end, one by one, and stays within the time it is remembered for."""
-    ledger = Ledger(remember_seconds=1.0)
+    ledger = ledger_of(remember_seconds=1.0)
     for number in range(100_000):
         now = number / 10_000
         ledger.end(reserve(ledger, demand(16), now=now), SETTLED, now=now)
@@ -189,7 +243,7 @@ def test_a_hundred_thousand_endings_cost_no_more_each_than_the_first() -> None:
 def test_all_ended_is_an_empty_ledger(asked: list[Demand], seed: int) -> None:
     """Whatever the order of progress and endings, sums equal those of the live ones, and all ended means nothing."""
     rng = random.Random(seed)
-    ledger = Ledger()
+    ledger = ledger_of()
     live = [reserve(ledger, one, now=float(now)) for now, one in enumerate(asked)]
     while live:
         chosen = rng.choice(live)
@@ -207,12 +261,10 @@ def test_all_ended_is_an_empty_ledger(asked: list[Demand], seed: int) -> None:
 
 def test_a_better_count_corrects_what_is_live() -> None:
     """A prompt counted exactly later is held as it is; what has ended stays ended."""
-    ledger = Ledger()
-    reservation = ledger.reserve(demand(160, cap=16, slack_tokens=40, estimated=True), rule=RULE, now=0.0)
-    version = ledger.version
+    ledger = ledger_of()
+    reservation = ledger.reserve(demand(160, cap=16, slack_tokens=40, estimated=True), now=0.0)
     ledger.amend(reservation, reservation.demand.with_prompts_of(demand(100, cap=999)))
     assert (reservation.demand, ledger.held_blocks, ledger.reserved_blocks) == (demand(100, cap=16), 7, 8)
-    assert ledger.version > version
     ledger.end(reservation, ReservationState.SETTLED, now=1.0)
     ledger.amend(reservation, demand(1600))
     assert (ledger.held_blocks, ledger.live) == (0, 0)

@@ -20,7 +20,6 @@ from kvguard.admission.occupancy import (
 )
 from kvguard.admission.usage import UsageSample
 from tests.admission.build import (
-    RULE,
     answers,
     demand,
     demands,
@@ -120,7 +119,7 @@ def test_a_gauge_before_any_capacity_is_fresh_and_yields_no_ratio() -> None:
 def test_the_ledger_counts_in_the_blocks_of_the_engine_once_they_are_known() -> None:
     """A request entered before the first scrape, in single tokens, holds its blocks after it."""
     built = unscraped()
-    built.ledger.reserve(demand(32), rule=BlockRule.plain(1), now=0.0)
+    built.ledger.reserve(demand(32), now=0.0)
     built.observe(sample(0.0), asked_at=1.0)
     assert built.ledger.held_blocks == 2
 
@@ -249,7 +248,7 @@ def test_a_signal_is_read_by_its_name(signal: Signal) -> None:
 def test_a_stale_gauge_leaves_the_ledger_alone() -> None:
     """Once stale, neither foreign load nor the queue counts, and observed is unknown."""
     built = observed(sample(0.5, waiting=3), scrapes=2)
-    built.ledger.reserve(demand(160, cap=160), rule=RULE, now=1.0)
+    built.ledger.reserve(demand(160, cap=160), now=1.0)
     assert ratios_at(built, 5.0) == Ratios(observed=0.85, projected=0.85, reserved=0.85, peak=0.85)
     assert ratios_at(built, 5.1) == Ratios(observed=None, projected=0.10, reserved=0.20, peak=0.20)
 
@@ -296,8 +295,8 @@ def test_a_queue_that_only_one_scrape_shows_does_not_count() -> None:
 
 def after_a_scrape(*, started: float, ended: float | None, asked_at: float, gauge: float = 0.5) -> Occupancy:
     """A backend on which one request of ten blocks came and perhaps went around a scrape."""
-    built = unscraped(aftermath_seconds=0.2)
-    reservation = built.ledger.reserve(demand(160), rule=RULE, now=started)
+    built = unscraped(aftermath_seconds=0.2, capacity_blocks=100, block_size=16)
+    reservation = built.ledger.reserve(demand(160), now=started)
     if ended is not None:
         built.ledger.end(reservation, ReservationState.SETTLED, now=ended)
     built.observe(sample(gauge), asked_at=asked_at)
@@ -339,7 +338,7 @@ def test_foreign_is_never_negative() -> None:
 def test_foreign_load_stays_as_the_last_scrape_left_it() -> None:
     """Between scrapes only the ledger moves the projection."""
     built = occupancy(0.5, now=0.0)
-    reservation = built.ledger.reserve(demand(160), rule=RULE, now=1.0)
+    reservation = built.ledger.reserve(demand(160), now=1.0)
     assert ratios_at(built, 1.0).projected == 0.6
     built.ledger.end(reservation, ReservationState.SETTLED, now=2.0)
     assert ratios_at(built, 2.0).projected == 0.5
@@ -373,7 +372,7 @@ def test_foreign_load_stays_as_the_last_scrape_left_it() -> None:
 def test_growth_only_the_gauge_shows(held: list[Demand], gauge: float, produced: list[int], foreign: float) -> None:
     """What the gauge shows beyond the ledger is output of answers that are not streamed, as far as they may get."""
     built = occupancy()
-    running = [built.ledger.reserve(one, rule=RULE, now=1.0) for one in held]
+    running = [built.ledger.reserve(one, now=1.0) for one in held]
     built.observe(sample(gauge), asked_at=2.0)
     assert [reservation.produced for reservation in running] == produced
     assert built.foreign_blocks == pytest.approx(foreign)
@@ -382,7 +381,7 @@ def test_growth_only_the_gauge_shows(held: list[Demand], gauge: float, produced:
 def test_growth_is_not_that_of_a_request_the_scrape_cannot_have_seen() -> None:
     """A request begun after the scrape was asked for has not grown in it."""
     built = occupancy()
-    late = built.ledger.reserve(demand(160, cap=100, streamed=False), rule=RULE, now=2.0)
+    late = built.ledger.reserve(demand(160, cap=100, streamed=False), now=2.0)
     built.observe(sample(0.05), asked_at=2.0)
     assert (late.produced, built.foreign_blocks) == (0, 5.0)
 
@@ -390,8 +389,8 @@ def test_growth_is_not_that_of_a_request_the_scrape_cannot_have_seen() -> None:
 def test_growth_is_not_what_is_being_freed() -> None:
     """Blocks of an answer that has just ended explain the gauge before any growth does."""
     built = occupancy()
-    ended = built.ledger.reserve(demand(32), rule=RULE, now=1.0)
-    running = built.ledger.reserve(demand(160, cap=100, streamed=False), rule=RULE, now=1.0)
+    ended = built.ledger.reserve(demand(32), now=1.0)
+    running = built.ledger.reserve(demand(160, cap=100, streamed=False), now=1.0)
     built.ledger.end(ended, ReservationState.SETTLED, now=2.0)
     built.observe(sample(0.13), asked_at=2.0)
     assert (running.produced, built.foreign_blocks) == (16, 0.0)
@@ -400,7 +399,7 @@ def test_growth_is_not_what_is_being_freed() -> None:
 def test_growth_adds_up_over_scrapes() -> None:
     """What one scrape has attributed the next does not attribute again."""
     built = occupancy()
-    reservation = built.ledger.reserve(demand(160, cap=100, streamed=False), rule=RULE, now=1.0)
+    reservation = built.ledger.reserve(demand(160, cap=100, streamed=False), now=1.0)
     for now, gauge in enumerate((0.11, 0.11, 0.12), 2):
         built.observe(sample(gauge), asked_at=float(now))
     assert (reservation.produced, built.foreign_blocks) == (32, 0.0)
@@ -409,7 +408,7 @@ def test_growth_adds_up_over_scrapes() -> None:
 def test_load_that_was_foreign_before_stays_foreign() -> None:
     """Only what the gauge has risen since the last scrape can be the growth of our own answers."""
     built = occupancy(0.5, now=0.0)
-    reservation = built.ledger.reserve(demand(160, cap=512, streamed=False), rule=RULE, now=1.0)
+    reservation = built.ledger.reserve(demand(160, cap=512, streamed=False), now=1.0)
     built.observe(sample(0.60), asked_at=2.0)
     assert (reservation.produced, built.foreign_blocks) == (0, 50.0)
     built.observe(sample(0.62), asked_at=3.0)
@@ -450,7 +449,7 @@ def test_the_mean_weighs_engines_by_their_blocks(blocks: tuple, policy: dict, ra
 def test_the_fullest_engine_keeps_its_lead_while_the_ledger_grows() -> None:
     """Under WORST a new request adds to the pool on top of what the fullest engine stood above it."""
     built = observed(sample(0.9, 0.1))
-    built.ledger.reserve(demand(320), rule=RULE, now=1.0)
+    built.ledger.reserve(demand(320), now=1.0)
     assert ratios_at(built, 1.0).projected == pytest.approx(1.0)
 
 
@@ -516,7 +515,7 @@ def mixed(foreign_ratio: float = 0.0, *held: Demand, now: float = 0.0) -> Occupa
     built = unscraped(layout_of=lambda _: PoolLayout(rule=MIXED))
     built.observe(sample(foreign_ratio, blocks=1000), asked_at=now)
     for one in held:
-        built.ledger.reserve(one, rule=MIXED, now=now)
+        built.ledger.reserve(one, now=now)
     return built
 
 
@@ -544,7 +543,7 @@ def test_signals_of_a_model_whose_layers_forget(asked: Demand, projected: int, r
 def test_a_surge_ends_with_the_first_token() -> None:
     """What a prefill held besides is free once the answer has begun, and the sequence grows in full layers alone."""
     built = mixed()
-    reservation = built.ledger.reserve(demand(160, cap=160), rule=MIXED, now=0.0)
+    reservation = built.ledger.reserve(demand(160, cap=160), now=0.0)
     assert ratios_at(built).projected == pytest.approx(0.040)
     built.ledger.progress(reservation, 1)
     assert ratios_at(built).projected == pytest.approx((11 + 15) / 1000)
@@ -555,7 +554,7 @@ def test_a_surge_ends_with_the_first_token() -> None:
 def test_the_surge_of_an_answer_nobody_watches_ends_with_the_scrape_that_shows_it() -> None:
     """From then on the gauge has it: what is left of it there is foreign, so nothing is lost."""
     built = mixed()
-    built.ledger.reserve(demand(160, cap=160, streamed=False), rule=MIXED, now=1.0)
+    built.ledger.reserve(demand(160, cap=160, streamed=False), now=1.0)
     assert ratios_at(built, 1.0).projected == pytest.approx(0.040)
     built.observe(sample(0.025, blocks=1000), asked_at=2.0)
     assert built.foreign_blocks == 0
@@ -565,7 +564,7 @@ def test_the_surge_of_an_answer_nobody_watches_ends_with_the_scrape_that_shows_i
 def test_a_gauge_at_the_height_of_a_prefill_is_no_foreign_load() -> None:
     """40 blocks held by a prefill of ours are ours."""
     built = mixed()
-    built.ledger.reserve(demand(160, cap=160), rule=MIXED, now=1.0)
+    built.ledger.reserve(demand(160, cap=160), now=1.0)
     built.observe(sample(0.040, blocks=1000), asked_at=2.0)
     assert built.foreign_blocks == 0
     assert ratios_at(built, 2.0).projected == pytest.approx(0.040)

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.admission.forecast import Course
-from kvguard.admission.retry import FadingSum, RetryPolicy, drain_seconds, retry_after_seconds
-from tests.admission.build import RULE
+from kvguard.admission.retry import FadingSum, RetryPolicy, retry_after_seconds
 from tests.kit.properties import deterministic
 
 
@@ -108,27 +106,3 @@ def test_waits_are_spread() -> None:
     waits = {retry_after_seconds(30.0, policy=RetryPolicy(), rng=rng) for _ in range(100)}
     assert len(waits) == 100
     assert max(waits) - min(waits) > 10
-
-
-@pytest.mark.parametrize(
-    ("needed", "seconds"),
-    [
-        # The first to end, after 10 tokens, frees ceil(30 / 16) = 2 blocks; the second, after 100, two times 7.
-        (0.0, 1.0),
-        (2.0, 1.0),
-        (2.1, 10.0),
-        (16.0, 10.0),
-        (16.1, 50.0),
-        (48.0, 50.0),
-        (48.1, None),
-    ],
-)
-def test_blocks_come_free_as_answers_end(needed: float, seconds: float | None) -> None:
-    """At ten tokens a second each course frees, at its end, everything it holds by then."""
-    courses = [Course(10, 500), Course(20, 10), Course(12, 100, copies=2)]
-    assert drain_seconds(courses, needed_blocks=needed, rule=RULE, tokens_per_second=10.0) == seconds
-
-
-def test_an_empty_ledger_frees_nothing() -> None:
-    """Without answers of our own nothing is known of the drain."""
-    assert drain_seconds([], needed_blocks=1.0, rule=RULE, tokens_per_second=10.0) is None

@@ -4,7 +4,6 @@ from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.decision import AdmissionPolicy, Admit, Decision, Reject, decide
 from kvguard.admission.footprint import Demand
-from kvguard.admission.ledger import Ledger
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
 from kvguard.admission.policy import DegradePolicy
@@ -20,7 +19,7 @@ BUDGET_TOKENS = 1600
 def decision_on(budget_tokens: int | None, asked: Demand) -> Decision:
     """What becomes of a request while a TGI server reports 1200 tokens in its batch; its blocks are single tokens."""
     known = CapacityPolicy(blocks=budget_tokens, block_size=1, layout_of=PoolLayout.plain)
-    occupancy = Occupancy(OccupancyPolicy(capacity=known), Ledger(), OutputLengths(LengthPolicy()))
+    occupancy = Occupancy(OccupancyPolicy(capacity=known), OutputLengths(LengthPolicy()))
     usage = EngineUsage(engine="0", used_ratio=usage_ratio(BATCH_TOKENS, budget_tokens))
     occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     return decide(asked, Tier.NORMAL, occupancy, AdmissionPolicy(tiers=TierPolicy(), degrade=DegradePolicy()), 0.0)

@@ -78,7 +78,15 @@ def pools(draw: st.DrawFn) -> list[Backend]:
 def state_of(controller: Controller) -> object:
     """Everything a decision may change."""
     backends = [
-        (b.tier, b.ledger.version, b.ledger.live, b.ledger.violations, b.refused_blocks.value(NOW), len(b.seen))
+        (
+            b.tier,
+            b.ledger.held_blocks,
+            b.ledger.profile.peak,
+            b.ledger.live,
+            b.ledger.violations,
+            b.refused_blocks.value(NOW),
+            len(b.seen),
+        )
         for b in controller.backends
     ]
     return backends, controller._rng.getstate()
