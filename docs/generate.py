@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 from kvguard import presets
 from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
+from kvguard.admission.footprint import Demand
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.reachability import RuleFit
@@ -131,7 +132,9 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     metrics.counted("engine", 0.0)
     capacity = CapacityPolicy(layout_of=lambda size: replace(PoolLayout.plain(size), block_bytes=1))
     backend = new_backend("backend", "http://backend", OccupancyPolicy(capacity=capacity), LengthPolicy())
-    usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=0.0)
+    usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=1.0)
+    asked = Demand(prompts=(1,), output_cap=1, asked_cap=1, expected_output=1)
+    backend.ledger.progress(backend.reserve(asked, -1.0), 1)
     backend.occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     backend.rule_fit = RuleFit(context_tokens=1, engine_blocks=1, predicted_blocks=1)
     registry.register(PoolCollector((backend,), lambda: 0.0))

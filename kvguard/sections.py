@@ -248,6 +248,8 @@ class TelemetrySettings(Section):
     """Without a fresh gauge: decide on kvguard's own ledger, let everything pass (open), refuse everything (closed)."""
     queue_floor_ratio: Ratio = 0.85
     """Occupancy counts as at least this while a queue for blocks in the engine lasts over two scrapes."""
+    count_shared_once: bool = True
+    """Where the gauge steadily shows less than kvguard's ledger, because prompts share a prefix, believe the gauge."""
     engine_rule: EngineRule = EngineRule.WORST
     """How data-parallel engines behind one URL make one number: the worst or the mean."""
 

@@ -101,6 +101,7 @@ class Settings(BaseSettings):
             stale_after_seconds=self.telemetry.stale_after_seconds,
             failures_before_unreachable=self.telemetry.failures_before_unreachable,
             queue_floor_ratio=self.telemetry.queue_floor_ratio,
+            count_shared_once=self.telemetry.count_shared_once,
             engine_rule=self.telemetry.engine_rule,
             capacity=capacity,
         )

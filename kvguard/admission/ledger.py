@@ -93,7 +93,7 @@ class Ledger:
     """The live reservations of one backend, and what was freed lately.
 
     `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. What each answer is
-    expected to come to is foreseen when it is admitted, and again as it grows.
+    expected to come to is foreseen when it is admitted, and again as it grows. `freed_blocks` are all ever freed.
     """
 
     def __init__(self, lengths: OutputLengths, *, remember_seconds: float = 30.0) -> None:
@@ -105,6 +105,7 @@ class Ledger:
         self._pace = _Pace()
         self._last_pace: float | None = None
         self.violations = 0
+        self.freed_blocks = 0
         self.sequences = 0
         self.held_blocks = 0
         self.reserved_blocks = 0
@@ -166,6 +167,7 @@ class Ledger:
         alone.enter(reservation)
         self._last_pace = alone.tokens_per_second(now) or self._last_pace
         self._forget(now)
+        self.freed_blocks += reservation.held_blocks
         self._ended.append(_Ended(reservation.started_at, now, reservation.held_blocks))
         return True
 
@@ -216,6 +218,10 @@ class Ledger:
         begun = [r for r in self._live.values() if r.started_at < moment]
         surge = sum((r.surge for r in begun), NO_SURGE)
         return sum(r.held_blocks for r in begun) + surge.shared(self._forecast.rule)
+
+    def generating_before(self, moment: float) -> int:
+        """Blocks held now by reservations that began before `moment` and whose sequences generate."""
+        return sum(r.held_blocks for r in self._live.values() if r.produced and r.started_at < moment)
 
     def freed_since(self, moment: float, *, begun_before: float) -> int:
         """Blocks of reservations that began before `begun_before` and ended at or after `moment`."""

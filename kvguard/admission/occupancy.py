@@ -14,6 +14,7 @@ from kvguard.admission.capacity import Capacity, CapacityPolicy, capacity_of, ov
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger
 from kvguard.admission.lengths import OutputLengths
+from kvguard.admission.sharing import SharedBlocks
 from kvguard.admission.usage import EngineUsage, UsageSample
 
 
@@ -48,13 +49,15 @@ class OccupancyPolicy:
 
     `stale_after_seconds` and `failures_before_unreachable` keep one failed scrape from changing anything;
     `queue_floor_ratio` is the least ratio while a queue for blocks lasts; `aftermath_seconds` is how long after its
-    end a request may still show in the gauge.
+    end a request may still show in the gauge; `count_shared_once` says to believe a gauge that steadily shows less than
+    the ledger, because sequences share their prefixes.
     """
 
     stale_after_seconds: float = 5.0
     failures_before_unreachable: int = 3
     queue_floor_ratio: float = 0.85
     aftermath_seconds: float = 0.2
+    count_shared_once: bool = True
     engine_rule: EngineRule = EngineRule.WORST
     capacity: CapacityPolicy = field(default_factory=CapacityPolicy)
 
@@ -90,6 +93,8 @@ class Occupancy:
         self._reached_last = False
         self._gauge_on_last_page = True
         self._queued = False
+        self._shared = SharedBlocks()
+        self._preemptions = 0.0
         if self.capacity is not None:
             self.ledger.recount(self.capacity.rule)
 
@@ -115,6 +120,14 @@ class Occupancy:
         self.ledger.grow_unstreamed(max(0.0, risen), begun_before=asked_at)
         self.foreign_blocks = max(0.0, observed - cooling - self.ledger.held_before(asked_at))
         self._skew_ratio = self._skew()
+        preemptions = sum(engine.preemptions_total or 0.0 for engine in sample.engines)
+        self._shared.observe(
+            generating=self.ledger.generating_before(asked_at),
+            observed=observed,
+            freed=self.ledger.freed_blocks,
+            preempted=preemptions != self._preemptions,
+        )
+        self._preemptions = preemptions
 
     def miss(self, *, reached: bool) -> None:
         """Take in a failed scrape or request; `reached` says that something accepted the connection."""
@@ -144,6 +157,8 @@ class Occupancy:
         fresh = self.telemetry(now) is TelemetryState.FRESH
         foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks if fresh else 0.0
         rule, ledger = capacity.rule, self.ledger
+        if fresh and self.policy.count_shared_once:
+            foreign -= self._shared.blocks(ledger.freed_blocks)
         held, reserved, surge = foreign + ledger.held_blocks, foreign + ledger.reserved_blocks, ledger.surge
         if candidate is None:
             peak = foreign + ledger.profile.peak
@@ -161,6 +176,11 @@ class Occupancy:
             reserved=max(floor, reserved / capacity.blocks),
             peak=max(floor, peak / capacity.blocks),
         )
+
+    @property
+    def footprint_error_ratio(self) -> float | None:
+        """By what share the ledger's blocks of generating sequences exceeded the gauge at the last good scrape."""
+        return self._shared.error_ratio
 
     def observed_ratio(self) -> float | None:
         """The gauge as the engine rule combines it, at the last good scrape."""

@@ -165,6 +165,11 @@ class PoolCollector(Collector):
             self._telemetry(now),
             self._thresholds(),
             self._per_backend(
+                "kvguard_footprint_error_ratio",
+                "Blocks of generating requests by the ledger over those by the gauge, less 1",
+                lambda b: b.occupancy.footprint_error_ratio,
+            ),
+            self._per_backend(
                 "kvguard_block_rule_ratio",
                 "Blocks of a request of full context, by the block rule over by the engine; 1 is right",
                 lambda b: b.rule_fit.ratio if b.rule_fit else None,

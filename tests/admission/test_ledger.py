@@ -150,6 +150,7 @@ def test_a_reservation_ends_once(first: ReservationState, second: ReservationSta
     assert ledger.end(reservation, second, now=2.0) is False
     assert reservation.state is first
     assert totals(ledger) == (1, 1, 1, 2)
+    assert ledger.freed_blocks == 1
     assert ledger.freed_since(0.0, begun_before=9.0) == 1
     assert ledger.violations == 0
     assert other.state is ReservationState.LIVE
@@ -174,6 +175,16 @@ def test_held_before_counts_what_a_scrape_can_have_seen(moment: float, blocks: i
     reserve(ledger, demand(16), now=10.0)
     reserve(ledger, demand(32), now=11.0)
     assert ledger.held_before(moment) == blocks
+
+
+@pytest.mark.parametrize(("moment", "blocks"), [(10.0, 0), (10.1, 2), (11.1, 2), (12.1, 4)])
+def test_those_that_generate_hold_all_their_blocks(moment: float, blocks: int) -> None:
+    """A prompt that is still computed may hold anything yet."""
+    ledger = ledger_of()
+    ledger.progress(reserve(ledger, demand(16), now=10.0), 1)
+    reserve(ledger, demand(160), now=11.0)
+    ledger.progress(reserve(ledger, demand(16), now=12.0), 1)
+    assert ledger.generating_before(moment) == blocks
 
 
 @pytest.mark.parametrize(

@@ -587,3 +587,40 @@ def test_the_layout_starts_from_the_block_size_of_the_pool() -> None:
         blocks=100, largest_engine_blocks=100, layout=PoolLayout.plain(16)
     )
     assert Capacity(blocks=9, largest_engine_blocks=9, layout=PoolLayout.plain(16)).bytes is None
+
+
+# Shared prefixes
+
+
+def sharing(**policy: object) -> Occupancy:
+    """Four requests of ten blocks each generate; three scrapes in a row show thirty blocks in all."""
+    built = unscraped(capacity_blocks=100, block_size=16, **policy)
+    for _ in range(4):
+        built.ledger.progress(built.ledger.reserve(demand(150, cap=100), now=0.0), 1)
+    for now in (1.0, 2.0, 3.0):
+        built.observe(sample(0.3), asked_at=now)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("counted", "projected", "reserved", "peak"), [(True, 0.3, 0.54, 0.54), (False, 0.4, 0.64, 0.64)]
+)
+def test_shared_blocks_count_once(counted: bool, projected: float, reserved: float, peak: float) -> None:
+    """What the gauge steadily lacks is not held, nor will it be."""
+    built = sharing(count_shared_once=counted)
+    ratios = ratios_at(built, 3.0)
+    assert (ratios.projected, ratios.reserved, ratios.peak) == pytest.approx((projected, reserved, peak))
+    assert built.footprint_error_ratio == pytest.approx(1 / 3)
+
+
+def test_a_preemption_is_not_sharing() -> None:
+    """A gauge that falls because the engine took blocks away is no reason to admit more."""
+    built = sharing()
+    built.observe(sample(0.3, preemptions_total=1.0), asked_at=4.0)
+    assert ratios_at(built, 4.0).projected == pytest.approx(0.4)
+
+
+def test_a_stale_gauge_shares_nothing() -> None:
+    """Without a gauge the ledger alone counts, in full."""
+    built = sharing()
+    assert ratios_at(built, 60.0).projected == pytest.approx(0.4)
