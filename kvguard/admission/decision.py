@@ -14,7 +14,7 @@ from kvguard.admission.forecast import remaining_output
 from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
 from kvguard.admission.policy import Degradation, DegradePolicy, degrade, floor_cap
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.tiers import Tier, TierPolicy, tier_of
+from kvguard.admission.tiers import Tier, TierPolicy, pressure_of, tier_of
 
 
 class BlindPolicy(enum.Enum):
@@ -27,11 +27,12 @@ class BlindPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
-    """Everything an operator sets about decisions."""
+    """Everything an operator sets about decisions. What is `exempt` passes unchanged, however full the cache is."""
 
     tiers: TierPolicy
     degrade: DegradePolicy
     blind: BlindPolicy = BlindPolicy.LEDGER
+    exempt: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,8 @@ def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPo
     too_large = demand.largest_prompt_blocks(capacity.rule) > capacity.largest_engine_blocks
     if too_large and not demand.estimated:  # a guess is no ground for a final refusal
         return Reject(tier=base, reason=RejectReason.TOO_LARGE, ratios=before)
+    if policy.exempt:
+        return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=before)
     return _Weighing(occupancy, policy, capacity, now).weigh(demand, base, before)
 
 
@@ -115,8 +118,10 @@ class _Weighing:
     now: float
 
     def weigh(self, demand: Demand, base: Tier, before: Ratios) -> Decision:
-        level = max(base, tier_of(self.occupancy.ratios_of(self.capacity, self.now, demand), self.policy.tiers))
-        lighter, degradation = degrade(demand, level, self.policy.degrade)
+        tiers, after = self.policy.tiers, self.occupancy.ratios_of(self.capacity, self.now, demand)
+        level = max(base, tier_of(after, tiers))
+        pressure = pressure_of(after, tiers) if level is Tier.TRIM else 1.0
+        lighter, degradation = degrade(demand, level, self.policy.degrade, pressure)
         if base is not Tier.REJECT:
             fitted = self._fit(lighter)
             if fitted is not None:
@@ -125,7 +130,7 @@ class _Weighing:
                 return Admit(tier=min(level, Tier.RESTRICT), demand=fitted, degradation=degradation, ratios=before)
             if self.occupancy.idle(self.now):
                 return self._admit_idle(lighter, degradation, level, before)
-        kept = self.policy.tiers.exit_margin * self.capacity.blocks if base is Tier.REJECT else 0.0
+        kept = tiers.exit_margin * self.capacity.blocks if base is Tier.REJECT else 0.0
         needed = max(0.0, self._excess(lighter) + kept)
         return Reject(tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before, needed_blocks=needed)
 

@@ -45,6 +45,7 @@ class Reservation:
     recount_at: int = 0
     seen: bool = False
     state: ReservationState = ReservationState.LIVE
+    tenant: str = ""
 
     def count(self, forecast: Forecast, lengths: OutputLengths) -> None:
         """Bring the blocks held now, those held at full expected length and the course up to date."""
@@ -57,6 +58,14 @@ class Reservation:
         self.course = forecast.course(demand, produced=produced, remaining=remaining)
         growth = min((rule.tokens_to_next_block(n + produced) for n in demand.prompts), default=_REVIEW_TOKENS)
         self.recount_at = produced + (min(growth, _REVIEW_TOKENS) if produced else 1)
+
+
+@dataclass(slots=True)
+class TenantTally:
+    """What the live reservations of one tenant come to at their full expected length."""
+
+    live: int = 0
+    reserved_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +103,13 @@ class Ledger:
 
     `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. What each answer is
     expected to come to is foreseen when it is admitted, and again as it grows. `freed_blocks` are all ever freed.
+    `tenants` has a tally of each tenant with live reservations.
     """
 
     def __init__(self, lengths: OutputLengths, *, remember_seconds: float = 30.0) -> None:
         self._lengths = lengths
         self._live: dict[int, Reservation] = {}
+        self.tenants: dict[str, TenantTally] = {}
         self._ended: deque[_Ended] = deque()
         self._remember_seconds = remember_seconds
         self._forecast = Forecast(BlockRule.plain(1))
@@ -111,9 +122,9 @@ class Ledger:
         self.reserved_blocks = 0
         self.surge = NO_SURGE
 
-    def reserve(self, demand: Demand, *, now: float) -> Reservation:
+    def reserve(self, demand: Demand, *, now: float, tenant: str = "") -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
-        reservation = Reservation(demand, now)
+        reservation = Reservation(demand, now, tenant=tenant)
         reservation.count(self._forecast, self._lengths)
         self._live[id(reservation)] = reservation
         self._enter(reservation)
@@ -177,6 +188,9 @@ class Ledger:
         self.reserved_blocks += reservation.reserved_blocks
         self.surge += reservation.surge
         self._forecast.add(reservation.course)
+        tally = self.tenants.setdefault(reservation.tenant, TenantTally())
+        tally.live += 1
+        tally.reserved_blocks += reservation.reserved_blocks
 
     def _leave(self, reservation: Reservation) -> None:
         self.sequences -= reservation.demand.sequences
@@ -184,6 +198,11 @@ class Ledger:
         self.reserved_blocks -= reservation.reserved_blocks
         self.surge -= reservation.surge
         self._forecast.remove(reservation.course)
+        tally = self.tenants[reservation.tenant]
+        tally.live -= 1
+        tally.reserved_blocks -= reservation.reserved_blocks
+        if not tally.live:
+            del self.tenants[reservation.tenant]
 
     def _forget(self, now: float) -> None:
         horizon = now - self._remember_seconds

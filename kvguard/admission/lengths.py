@@ -32,6 +32,15 @@ class OutputLengths:
         self._classes: dict[int, _Lengths] = {}
         self.version = 0
 
+    def follow(self, policy: LengthPolicy) -> None:
+        """Go by another policy from now on; what was learned stays."""
+        if policy == self._policy:
+            return
+        self._policy = policy
+        for lengths in self._classes.values():
+            lengths.follow(policy)
+        self.version += 1
+
     def observe(self, length: int, *, cap: int | None) -> None:
         """Note that an answer under `cap` ended after `length` tokens."""
         lengths = self._classes.setdefault(_class_of(cap), _Lengths(self._policy))
@@ -79,6 +88,11 @@ class _Lengths:
         self._next = 1.0
         self._seen = 0
         self._table: list[int] | None = None
+
+    def follow(self, policy: LengthPolicy) -> None:
+        self._policy = policy
+        self._growth = 2.0 ** (1.0 / policy.half_life_answers)
+        self._table = None
 
     def add(self, length: int) -> None:
         self._weights[bisect_left(_BOUNDS, length)] += self._next

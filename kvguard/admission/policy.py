@@ -7,6 +7,13 @@ from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.tiers import Tier
 
 
+class TrimMode(enum.Enum):
+    """How far TRIM goes: all the way at once, or the further the nearer RESTRICT is."""
+
+    STEP = "step"
+    PROPORTIONAL = "proportional"
+
+
 class SequenceCut(enum.Enum):
     """Which parallel sequences are given up: none, those of a beam search, or every copy."""
 
@@ -21,6 +28,7 @@ class DegradePolicy:
 
     The trimmed cap is `min(requested, max(floor, min(factor x requested, max_output_tokens)))`, never below the
     request's own `min_tokens`. Requests with a trait in `untrimmed` keep their cap, and one that opted out keeps all.
+    Who may opt out (`allow_opt_out`) and which models reason is for those who mark requests with traits.
     """
 
     trim_factor: float = 0.5
@@ -28,6 +36,9 @@ class DegradePolicy:
     floor_tokens: int = 64
     untrimmed: frozenset[Trait] = frozenset({Trait.TOOLS, Trait.STRUCTURED_OUTPUT, Trait.REASONING})
     collapse_n: bool = False
+    mode: TrimMode = TrimMode.STEP
+    reasoning_models: frozenset[str] = frozenset()
+    allow_opt_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +49,22 @@ class Degradation:
     cut: SequenceCut = SequenceCut.NONE
 
 
-def trimmed_cap(demand: Demand, policy: DegradePolicy) -> int | None:
-    """The cap TRIM gives this demand, or None when it changes nothing."""
+def trimmed_cap(demand: Demand, policy: DegradePolicy, pressure: float = 1.0) -> int | None:
+    """The cap TRIM gives this demand, or None when it changes nothing.
+
+    A proportional trim takes `pressure` (0..1) of what a whole one takes; a cap that is not known has no part to keep.
+    """
     wanted = demand.output_cap
     target = policy.max_output_tokens
     if wanted is not None:
         target = min(target, int(policy.trim_factor * wanted))
-    return _lowered(demand, target, policy)
+    cap = _lowered(demand, target, policy)
+    if cap is None or policy.mode is TrimMode.STEP:
+        return cap
+    if wanted is None:
+        return cap if pressure > 0 else None
+    taken = int(pressure * (wanted - cap))
+    return wanted - taken if taken else None
 
 
 def floor_cap(demand: Demand, policy: DegradePolicy) -> int | None:
@@ -59,11 +79,11 @@ def _lowered(demand: Demand, target: int, policy: DegradePolicy) -> int | None:
     return target if demand.output_cap is None or target < demand.output_cap else None
 
 
-def degrade(demand: Demand, tier: Tier, policy: DegradePolicy) -> tuple[Demand, Degradation]:
-    """The demand under `tier`, and what was changed to get there."""
+def degrade(demand: Demand, tier: Tier, policy: DegradePolicy, pressure: float = 1.0) -> tuple[Demand, Degradation]:
+    """The demand under `tier`, and what was changed to get there; `pressure` is how far TRIM is on its way."""
     degradation = Degradation()
     if tier >= Tier.TRIM:
-        cap = trimmed_cap(demand, policy)
+        cap = trimmed_cap(demand, policy, pressure)
         if cap is not None:
             demand, degradation = demand.with_cap(cap), replace(degradation, output_cap=cap)
     if tier >= Tier.RESTRICT and Trait.OPTED_OUT not in demand.traits:

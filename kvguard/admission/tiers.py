@@ -62,6 +62,14 @@ def tier_of(ratios: Ratios, policy: TierPolicy, *, slack: float = 0.0) -> Tier:
     return Tier.NORMAL
 
 
+def pressure_of(ratios: Ratios, policy: TierPolicy) -> float:
+    """How far TRIM is on its way to RESTRICT, 0 at the one threshold and 1 from the other on."""
+    if policy.restrict.ratio(ratios) >= policy.restrict.enter:
+        return 1.0
+    way = (policy.trim.ratio(ratios) - policy.trim.enter) / (policy.restrict.enter - policy.trim.enter)
+    return min(max(way, 0.0), 1.0)
+
+
 def next_tier(state: TierState, ratios: Ratios, policy: TierPolicy, now: float) -> TierState:
     """The tier in force after seeing `ratios` at `now`."""
     entered = tier_of(ratios, policy)

@@ -18,10 +18,10 @@ from kvguard.admission.decision import (
     refuse_blind,
 )
 from kvguard.admission.footprint import Demand, Trait
-from kvguard.admission.occupancy import Occupancy
-from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, degrade
+from kvguard.admission.occupancy import Occupancy, Signal
+from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, TrimMode, degrade
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.tiers import Tier, TierPolicy, tier_of
+from kvguard.admission.tiers import Tier, TierPolicy, TierRule, tier_of
 from kvguard.admission.usage import UsageSample
 from tests.admission.build import (
     BLOCK,
@@ -492,3 +492,27 @@ def test_no_larger_cap_would_fit(asked: Demand, held_blocks: int, length: int | 
     ratios = load.ratios(0.0, trimmed.with_cap(cap + 1))
     assert ratios is not None
     assert policy.tiers.reject.ratio(ratios) >= policy.tiers.reject.enter
+
+
+# Exempt requests, proportional trims
+
+
+@pytest.mark.parametrize("base", Tier)
+def test_what_is_exempt_passes_unchanged(base: Tier) -> None:
+    """However full the cache is and whatever tier is in force; only what can never run is refused."""
+    policy, asked = replace(POLICY, exempt=True), demand(160, cap=1000)
+    decision = admitted(asked, occupancy(0.99), base, policy)
+    assert (decision.demand, decision.degradation, decision.tier) == (asked, Degradation(), NORMAL)
+    assert refused(demand(1601), occupancy(0.99), base, policy).reason is RejectReason.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("foreign", "cap"),
+    [(0.68, None), (0.69, None), (0.70, 967), (0.75, 800), (0.765, 750), (0.83, 534), (0.84, 500), (0.90, 500)],
+)
+def test_a_proportional_trim_follows_the_load(foreign: float, cap: int | None) -> None:
+    """The load with the request: hardly anything just above TRIM, everything from RESTRICT on."""
+    tiers = TierPolicy(reject=TierRule(enter=0.95, signals=(Signal.PROJECTED,)))
+    policy = AdmissionPolicy(tiers=tiers, degrade=DegradePolicy(mode=TrimMode.PROPORTIONAL))
+    found = admitted(demand(16, cap=1000), occupancy(foreign), policy=policy).degradation.output_cap
+    assert found == (cap and pytest.approx(cap, abs=1))

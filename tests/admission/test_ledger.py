@@ -279,3 +279,26 @@ def test_a_better_count_corrects_what_is_live() -> None:
     ledger.end(reservation, ReservationState.SETTLED, now=1.0)
     ledger.amend(reservation, demand(1600))
     assert (ledger.held_blocks, ledger.live) == (0, 0)
+
+
+@deterministic
+@given(asked=st.lists(st.tuples(demands(), st.sampled_from("ab")), max_size=6), seed=st.integers(0, 10))
+def test_a_tenants_tally_is_the_sum_over_its_reservations(asked: list[tuple[Demand, str]], seed: int) -> None:
+    """Through progress, better counts, other block rules and endings; who has none left is forgotten."""
+    rng, ledger = random.Random(seed), Ledger(learned())
+    live = [ledger.reserve(one, now=0.0, tenant=tenant) for one, tenant in asked]
+    while live:
+        chosen = rng.choice(live)
+        ledger.progress(chosen, rng.randrange(500))
+        ledger.amend(chosen, chosen.demand.with_prompts_of(demand(rng.randrange(500))))
+        ledger.recount(BlockRule.plain(rng.choice((8, 16))))
+        if rng.random() < 0.5:
+            ledger.end(chosen, SETTLED, now=1.0)
+            live.remove(chosen)
+        sums = {
+            tenant: (len(own), sum(one.reserved_blocks for one in own))
+            for tenant in "ab"
+            if (own := [one for one in live if one.tenant == tenant])
+        }
+        assert {name: (tally.live, tally.reserved_blocks) for name, tally in ledger.tenants.items()} == sums
+    assert ledger.tenants == {}

@@ -82,3 +82,14 @@ def test_absurd_lengths_are_bounded() -> None:
     lengths = learned([0] * 20 + [1 << 40], cap=None)
     assert lengths.expected(cap=None, produced=0) == 1
     assert lengths.expected(cap=None, produced=1000) == 1 << 20
+
+
+def test_another_policy_asks_other_things_of_the_same_answers() -> None:
+    """What was learned stays, and what was said of it is forgotten; the same policy changes nothing."""
+    lengths = learned([10] * 10 + [500] * 10)
+    before = lengths.version
+    lengths.follow(POLICY)
+    assert (lengths.version, lengths.expected(cap=1024, produced=0)) == (before, pytest.approx(500, rel=0.13))
+    lengths.follow(LengthPolicy(quantile=0.4, min_answers=10, half_life_answers=1_000_000))
+    assert lengths.version > before
+    assert lengths.expected(cap=1024, produced=0) == 10

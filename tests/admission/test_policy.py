@@ -1,12 +1,22 @@
 """What each tier takes from a request."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand, Trait
-from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, degrade, floor_cap, trimmed_cap
+from kvguard.admission.policy import (
+    Degradation,
+    DegradePolicy,
+    SequenceCut,
+    TrimMode,
+    degrade,
+    floor_cap,
+    trimmed_cap,
+)
 from kvguard.admission.tiers import Tier
 from tests.admission.build import RULE, block_rules, demand, demands
 from tests.kit.properties import deterministic
@@ -157,3 +167,46 @@ def test_the_floor_is_the_least_there_is(asked: Demand, tier: Tier, policy: Degr
     """No tier lowers a cap below the floor, and a demand that has no floor is never trimmed."""
     floor, cap = floor_cap(asked, policy), degrade(asked, tier, policy)[1].output_cap
     assert cap is None or (floor is not None and cap >= floor)
+
+
+PROPORTIONAL = DegradePolicy(mode=TrimMode.PROPORTIONAL)
+
+
+@pytest.mark.parametrize(
+    ("cap", "pressure", "trimmed"),
+    [
+        # A part of what a whole trim takes: 512 of 1024, 3584 of 4096.
+        (1024, 0.0, None),
+        (1024, 0.001, None),
+        (1024, 0.002, 1023),
+        (1024, 0.25, 896),
+        (1024, 0.5, 768),
+        (1024, 1.0, 512),
+        (4096, 0.01, 4061),
+        (4096, 1.0, 512),
+        # The floor is the end of the way.
+        (100, 0.5, 82),
+        (100, 1.0, 64),
+        (64, 1.0, None),
+        # A cap that is not known has no part to keep.
+        (None, 0.0, None),
+        (None, 0.001, 512),
+        (None, 1.0, 512),
+    ],
+)
+def test_a_proportional_trim_takes_a_part(cap: int | None, pressure: float, trimmed: int | None) -> None:
+    """Next to nothing at its threshold, all of it at the next; a step trim takes all at once."""
+    assert trimmed_cap(demand(16, cap=cap), PROPORTIONAL, pressure) == trimmed
+    assert trimmed_cap(demand(16, cap=cap), DegradePolicy(), pressure) == trimmed_cap(demand(16, cap=cap), PROPORTIONAL)
+
+
+@deterministic
+@given(asked=demands(), pressures=st.tuples(st.floats(0, 1), st.floats(0, 1)), policy=policies)
+def test_more_pressure_never_leaves_more(asked: Demand, pressures: tuple[float, float], policy: DegradePolicy) -> None:
+    """Nor does any pressure enlarge a cap, or take more than a step would."""
+    policy = replace(policy, mode=TrimMode.PROPORTIONAL)
+    mild, hard = (degrade(asked, TRIM, policy, pressure)[0] for pressure in sorted(pressures))
+    step, _ = degrade(asked, TRIM, replace(policy, mode=TrimMode.STEP))
+    caps = [float("inf") if one.output_cap is None else one.output_cap for one in (asked, mild, hard, step)]
+    assert caps == sorted(caps, reverse=True)
+    assert degrade(asked, TRIM, policy, 1.0)[0] == step

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvguard.admission.occupancy import Ratios, Signal
-from kvguard.admission.tiers import Tier, TierPolicy, TierRule, TierState, next_tier, tier_of
+from kvguard.admission.tiers import Tier, TierPolicy, TierRule, TierState, next_tier, pressure_of, tier_of
 from tests.kit.properties import deterministic
 
 NORMAL, TRIM, RESTRICT, REJECT = Tier
@@ -164,3 +164,19 @@ def test_no_tier_is_left_early(seen: list[tuple[float, float]], margin: float, d
         if state.tier < before.tier:
             assert now - before.since >= dwell
             assert all(ratio < enter - margin for tier, enter in ENTER.items() if state.tier < tier <= before.tier)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "pressure"),
+    [(0.0, 0.0), (0.69, 0.0), (0.70, 0.0), (0.775, 0.5), (0.84, 0.9333), (0.85, 1.0), (2.0, 1.0)],
+)
+def test_pressure_is_how_far_trim_is_on_its_way(ratio: float, pressure: float) -> None:
+    """Nothing up to its threshold, all from that of RESTRICT on."""
+    assert pressure_of(ratios(ratio), TierPolicy()) == pytest.approx(pressure, abs=1e-4)
+
+
+@pytest.mark.parametrize(("projected", "peak", "pressure"), [(0.75, 0.90, 1.0), (0.10, 0.84, 0.0), (0.90, 0.10, 1.0)])
+def test_pressure_goes_by_the_signals_of_each_tier(projected: float, peak: float, pressure: float) -> None:
+    """RESTRICT reached by a signal of its own is all the way; past it by TRIM's own signal too."""
+    policy = TierPolicy(restrict=TierRule(enter=0.85, signals=(Signal.PEAK,)))
+    assert pressure_of(ratios(projected, peak=peak), policy) == pressure
