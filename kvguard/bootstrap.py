@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -22,16 +21,16 @@ from kvguard.engines.vllm_blocks import BLOCK_SIZE, EngineSettings, vllm_layout
 from kvguard.errors import SettingsError, UpstreamError
 from kvguard.estimate.source import find_source
 from kvguard.modelspec.config import Serving, kv_cache_spec
+from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of
 from kvguard.poller import Poller, PollPolicy
 from kvguard.pool.backend import Backend, new_backend
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import GENERATING, TrafficApp
-from kvguard.proxy.candidate import CandidatePolicy
 from kvguard.proxy.controller import Controller
-from kvguard.proxy.exchange import Patience
 from kvguard.proxy.explain import Explainer, ExplainPort
-from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
+from kvguard.proxy.pipeline import Pipeline
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
+from kvguard.reload import Reloader, SettingsFile
 from kvguard.sections import BackendSettings, EngineFlags
 from kvguard.server import bind, serving
 from kvguard.settings import Settings
@@ -58,20 +57,29 @@ class Service:
     registry: CollectorRegistry
     ready: asyncio.Event
     pollers: tuple[Poller, ...]
+    reloader: Reloader | None = None
 
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: Settings, *, clock: Clock, rng: random.Random, logger: logging.Logger
+    settings: Settings,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    logger: logging.Logger,
+    file: SettingsFile | None = None,
 ) -> AsyncIterator[Service]:
-    """Run kvguard while the context lasts. Raises SettingsError when something cannot be built or bound."""
+    """Run kvguard while the context lasts, following changes of `file`. Raises SettingsError when something cannot be
+    built or bound.
+    """
     async with contextlib.AsyncExitStack() as stack:
         listen = settings.listen
         listeners = [stack.enter_context(bind(listen.host, port)) for port in (listen.admin_port, listen.port)]
-        settings = await _with_simulators(settings, clock, stack)
+        asked, settings = settings, await _with_simulators(settings, clock, stack)
         registry = CollectorRegistry()
         backends = [build_backend(settings, backend) for backend in settings.backends]
-        reporter = _reporter(settings, registry, backends, clock, logger)
+        metrics = _metrics(asked, registry, backends, clock)
+        reporter = Reporter(metrics, DecisionLog(logger))
         controller = Controller(
             backends,
             settings.admission_policy(),
@@ -89,6 +97,8 @@ async def running(
         ready = _start(pollers, controller, reporter, clock, stack)
         explainer = Explainer(controller, counter, GENERATING, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
+        followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
+        followers.follow(policies_of(asked, backends))
         admin = create_admin(controller, registry, clock.now, explain)
         admin_port = await stack.enter_async_context(serving(admin, listeners[0]))
         port = await stack.enter_async_context(serving(app, listeners[1]))
@@ -99,6 +109,7 @@ async def running(
             registry=registry,
             ready=ready,
             pollers=pollers,
+            reloader=_following(file, asked, followers, reporter, clock, stack),
         )
         controller.draining = True
 
@@ -110,7 +121,7 @@ def find_faults(settings: Settings) -> None:
         functools.partial(build_backend, settings, each) for each in settings.backends
     ]
     attempts += [functools.partial(sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
-    attempts.append(functools.partial(_try_counters, settings))
+    attempts += [functools.partial(_try_counters, settings), functools.partial(governance_of, settings)]
     for attempt in attempts:
         try:
             attempt()
@@ -183,9 +194,7 @@ def layout_from(config: Mapping[str, object], flags: EngineFlags) -> LayoutOf:
     return layout_of
 
 
-def _reporter(
-    settings: Settings, registry: CollectorRegistry, backends: Sequence[Backend], clock: Clock, logger: logging.Logger
-) -> Reporter:
+def _metrics(settings: Settings, registry: CollectorRegistry, backends: Sequence[Backend], clock: Clock) -> Metrics:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
     metrics.prepare(
@@ -193,13 +202,29 @@ def _reporter(
         backends=[backend.name for backend in backends],
         sources=[source.value for source in CountSource],
     )
-    registry.register(PoolCollector(backends, clock.now))
-    return Reporter(metrics, DecisionLog(logger))
+    registry.register(PoolCollector(backends, clock.now, lambda: metrics.tenants))
+    return metrics
 
 
-def config_hash(settings: Settings) -> str:
-    """Short fingerprint of the settings in force, the same for the same settings."""
-    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
+def _following(
+    file: SettingsFile | None,
+    settings: Settings,
+    followers: Followers,
+    reporter: Reporter,
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
+) -> Reloader | None:
+    """Follow the settings file in the background."""
+    if file is None:
+        return None
+
+    def put(new: Settings) -> None:
+        followers.follow(policies_of(new, followers.controller.backends))
+        followers.controller.retier(clock.now())
+
+    reloader = Reloader(file, settings, put, reporter, clock)
+    stack.push_async_callback(_cancelled, asyncio.create_task(reloader.run()))
+    return reloader
 
 
 def _limits(settings: Settings) -> UpstreamLimits:
@@ -210,21 +235,6 @@ def _limits(settings: Settings) -> UpstreamLimits:
         keepalive_seconds=chosen.keepalive_seconds,
         max_connections=chosen.max_connections,
         pool_wait_seconds=chosen.pool_wait_seconds,
-    )
-
-
-def pipeline_policy(settings: Settings) -> PipelinePolicy:
-    """What the request path needs to know of the settings."""
-    return PipelinePolicy(
-        max_body_bytes=settings.limits.max_body_bytes,
-        retry_after_seconds=settings.reject.retry_min_seconds,
-        statuses=settings.reject.status,
-        patience=Patience(body_seconds=settings.limits.body_seconds, stall_seconds=settings.limits.stall_seconds),
-        candidates=CandidatePolicy(
-            assumed_output_tokens=settings.tokens.assumed_output_tokens,
-            reasoning_models=frozenset(settings.degrade.reasoning_models),
-            allow_opt_out=settings.degrade.allow_opt_out,
-        ),
     )
 
 

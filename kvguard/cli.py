@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 import logging
 import os
 import random
@@ -13,13 +14,15 @@ from typing import Any
 import yaml
 
 from kvguard import __version__
-from kvguard.bootstrap import Service, config_hash, find_faults, running
+from kvguard.bootstrap import Service, find_faults, running
 from kvguard.clock import Clock, SystemClock
 from kvguard.errors import SettingsError
 from kvguard.estimate import command as estimate
 from kvguard.explain import add_parser as add_explain
+from kvguard.policies import config_hash
+from kvguard.reload import SettingsFile
 from kvguard.settings import Settings
-from kvguard.sources import load_settings, worker_faults
+from kvguard.sources import DEFAULT_FILE, load_settings, worker_faults
 from kvguard.telemetry.log import background_logging
 
 EXIT_CONFIG = 2
@@ -100,7 +103,8 @@ def _serve(chosen: argparse.Namespace) -> None:
         background_logging(settings.log.level, sys.stdout) as logger,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        runner.run(_run(settings, logger))
+        file = SettingsFile(path=chosen.config or DEFAULT_FILE, load=functools.partial(_settings, chosen))
+        runner.run(_run(settings, file, logger))
 
 
 def _raise_file_limit() -> None:
@@ -121,12 +125,14 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _run(settings: Settings, logger: logging.Logger) -> None:
+async def _run(settings: Settings, file: SettingsFile, logger: logging.Logger) -> None:
     stop, hurry, clock = asyncio.Event(), asyncio.Event(), SystemClock()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    async with running(settings, clock=clock, rng=random.Random(), logger=logger) as service:
+    async with running(settings, clock=clock, rng=random.Random(), logger=logger, file=file) as service:
+        if service.reloader is not None and hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, service.reloader.hurry)
         waiting = {asyncio.create_task(service.ready.wait()), asyncio.create_task(stop.wait())}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():

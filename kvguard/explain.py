@@ -16,12 +16,13 @@ from typing import Any, Final
 import httpx
 
 from kvguard.admission.usage import EngineUsage, UsageSample
-from kvguard.bootstrap import LayoutOf, build_backend, layout_from, pipeline_policy, sim_config
+from kvguard.bootstrap import LayoutOf, build_backend, layout_from, sim_config
 from kvguard.clock import ManualClock
 from kvguard.counting import build_counter
 from kvguard.engines.vllm_blocks import BLOCK_SIZE
 from kvguard.errors import InvalidRequest, SettingsError
 from kvguard.estimate.source import Source, find_source
+from kvguard.policies import governance_of, pipeline_policy
 from kvguard.pool.backend import Backend
 from kvguard.proxy.app import GENERATING
 from kvguard.proxy.controller import Controller
@@ -56,6 +57,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--url", help=f"admin port of a running kvguard ({URL})")
     parser.add_argument("--route", help="path of the route; default by the body: messages make a chat")
     parser.add_argument("--opt-out", action="store_true", help="as if sent with x-kvguard-degrade: none")
+    parser.add_argument(
+        "--header",
+        action="append",
+        metavar="NAME:VALUE",
+        default=[],
+        help="a header of the request, believed as if a trusted proxy had sent it; repeatable",
+    )
     parser.add_argument("--json", action="store_true", help="the whole answer")
     offline = parser.add_argument_group("without a running kvguard")
     offline.add_argument("--config", type=Path, metavar="FILE", help="settings file")
@@ -74,9 +82,16 @@ def run(chosen: argparse.Namespace) -> None:
     if offline and chosen.url is not None:
         raise SettingsError([f"--url asks a running kvguard; {', '.join(offline)} would be ignored"])
     body = _read(chosen.body)
-    headers: Headers = [(OPT_OUT, b"none")] if chosen.opt_out else []
+    headers = [*([(OPT_OUT, b"none")] if chosen.opt_out else []), *map(_header, chosen.header)]
     explanation = _offline(chosen, body, headers) if offline else _ask(chosen, body, headers)
     print(json.dumps(explanation, indent=2) if chosen.json else report(explanation))
+
+
+def _header(text: str) -> tuple[bytes, bytes]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise SettingsError(["--header must be NAME:VALUE"])
+    return name.strip().lower().encode(), value.strip().encode()
 
 
 def _read(name: str) -> bytes:
@@ -119,6 +134,7 @@ def _offline(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[
         rng=random.Random(0),
         on_tier_change=lambda _: None,
     )
+    controller.governance = governance_of(settings)
     with _counter(settings, source) as counter:
         explainer = Explainer(controller, counter, GENERATING, clock, pipeline_policy(settings))
         try:

@@ -11,7 +11,7 @@ from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.footprint import Trait
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import EngineRule, Signal
-from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.policy import DegradePolicy, TrimMode
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import TierPolicy, TierRule
@@ -25,6 +25,13 @@ PositiveInt = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Status = Annotated[int, Field(ge=400, le=599)]
 Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
+
+
+class ModeChoice(enum.Enum):
+    """Whether decisions are carried out, or only reported."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
 
 
 class CounterChoice(enum.Enum):
@@ -104,6 +111,8 @@ class BackendSettings(Section):
     geometry: str | None = None
     """The model: its Hugging Face `config.json`, a directory with one, or a preset of `kvguard estimate --list`. Gives
     blocks by layer, and bytes; models that mix kinds of layers need it."""
+    mode: ModeChoice | None = None
+    """`enforce` or `shadow` for this backend; default as `mode`."""
     engine: EngineFlags = EngineFlags()
 
     @field_validator("url")
@@ -166,6 +175,8 @@ class TierSettings(Section):
 class DegradeSettings(Section):
     """What TRIM and RESTRICT take."""
 
+    mode: TrimMode = TrimMode.STEP
+    """How TRIM cuts: `step` all at once, `proportional` from nothing at `trim_at` to all of it at `restrict_at`."""
     trim_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
     """TRIM lowers a cap to this share of itself."""
     max_output_tokens: PositiveInt = 512
@@ -200,6 +211,9 @@ class DegradeSettings(Section):
             floor_tokens=self.floor_tokens,
             untrimmed=frozenset(untrimmed),
             collapse_n=self.collapse_n,
+            mode=self.mode,
+            reasoning_models=frozenset(self.reasoning_models),
+            allow_opt_out=self.allow_opt_out,
         )
 
 

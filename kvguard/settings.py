@@ -4,9 +4,10 @@ Precedence: flag > `KVGUARD_...` environment (double underscore nests) > `kvguar
 faults, and every fault is reported at once. `sources` reads them; nothing else does.
 """
 
-from typing import Annotated, Final
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 from pydantic_core import from_json
 from pydantic_settings import (
     BaseSettings,
@@ -19,6 +20,17 @@ from pydantic_settings import (
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.policies import NORMAL
+from kvguard.policy_sections import (
+    ALL_OTHERS,
+    CLASSES,
+    ClassSettings,
+    IdentitySettings,
+    OverrideSettings,
+    PolicyPlan,
+    ReloadSettings,
+    TenantSettings,
+)
 from kvguard.sections import (
     BackendSettings,
     DegradeSettings,
@@ -26,6 +38,7 @@ from kvguard.sections import (
     LimitSettings,
     ListenSettings,
     LogSettings,
+    ModeChoice,
     RejectSettings,
     TelemetrySettings,
     TierSettings,
@@ -46,8 +59,17 @@ class Settings(BaseSettings):
     listen: ListenSettings = ListenSettings()
     backends: Annotated[tuple[BackendSettings, ...], NoDecode] = (BackendSettings(url="sim://"),)
     """Model servers; a request goes to the one it fills least."""
+    mode: ModeChoice = ModeChoice.ENFORCE
+    """`shadow`: decide, count and log as usual, but change and refuse nothing."""
     tiers: TierSettings = TierSettings()
     degrade: DegradeSettings = DegradeSettings()
+    classes: tuple[ClassSettings, ...] = CLASSES
+    """Priority classes; naming any replaces those below. A class's settings go over those of an override."""
+    overrides: tuple[OverrideSettings, ...] = ()
+    """Other thresholds and degradations for some models or routes; the first entry that covers a request counts."""
+    tenants: tuple[TenantSettings, ...] = ()
+    """What each tenant may hold of a backend."""
+    identity: IdentitySettings = IdentitySettings()
     reject: RejectSettings = RejectSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     tokens: TokenSettings = TokenSettings()
@@ -55,6 +77,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     log: LogSettings = LogSettings()
+    reload: ReloadSettings = ReloadSettings()
 
     @field_validator("backends", mode="before")
     @classmethod
@@ -77,6 +100,25 @@ class Settings(BaseSettings):
             raise ValueError(f"two backends are named {', '.join(repeated)}; give each a name of its own")
         return backends
 
+    @field_validator("classes", "tenants")
+    @classmethod
+    def _named_once(cls, named: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [each.name for each in named]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"two are named {', '.join(repeated)}")
+        return named
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        faults = list(self.policy_plan().faults())
+        names = {each.name for each in self.classes} | {NORMAL}
+        priorities = {each.priority for each in self.identity.keys.values()} - names
+        faults += [f"identity.keys: there is no class {name}" for name in sorted(priorities)]
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -90,10 +132,21 @@ class Settings(BaseSettings):
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
 
     def admission_policy(self) -> AdmissionPolicy:
-        """The core's value."""
-        return AdmissionPolicy(
-            tiers=self.tiers.policy(), degrade=self.degrade.policy(), blind=self.telemetry.when_blind
-        )
+        """The core's value for requests nothing else is said about."""
+        return self.policy_plan().table().default
+
+    def policy_plan(self) -> PolicyPlan:
+        """Every policy there is, by model, route and class."""
+        return PolicyPlan(self.tiers, self.degrade, self.telemetry.when_blind, self.classes, self.overrides)
+
+    def tenant_names(self) -> Iterator[str]:
+        """Tenants known by name: they have metrics of their own."""
+        yield from (each.name for each in self.tenants if each.name != ALL_OTHERS)
+        yield from (key.tenant for key in self.identity.keys.values())
+
+    def shadowed(self) -> frozenset[str]:
+        """Backends in shadow mode, by name."""
+        return frozenset(each.label for each in self.backends if (each.mode or self.mode) is ModeChoice.SHADOW)
 
     def occupancy_policy(self, capacity: CapacityPolicy) -> OccupancyPolicy:
         """The core's value for one backend."""

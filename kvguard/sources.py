@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -11,6 +11,8 @@ from pydantic_settings import SettingsError as BrokenVariable
 
 from kvguard.errors import SettingsError
 from kvguard.settings import PREFIX, Settings
+
+DEFAULT_FILE: Final = Path("kvguard.yaml")
 
 # Kubernetes puts these into every pod beside a Service named kvguard...; they are nobody's settings.
 _SERVICE_LINK = re.compile(r"KVGUARD(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP)(_.*)?)")
@@ -20,7 +22,7 @@ _SERVICE_URL = re.compile(r"(tcp|udp)://.*")
 def load_settings(*, config: Path | None = None, flags: dict[str, Any] | None = None) -> Settings:
     """Read every source. Raises SettingsError listing every fault."""
     faults = _unknown_variables()
-    file = Path("kvguard.yaml") if config is None else config
+    file = DEFAULT_FILE if config is None else config
     if config is not None and not config.is_file():
         raise SettingsError([*faults, f"no such file: {config}"])
     _check_mapping(file)
@@ -39,6 +41,10 @@ def load_settings(*, config: Path | None = None, flags: dict[str, Any] | None = 
 def _check_mapping(file: Path) -> None:
     try:
         content = yaml.safe_load(file.read_bytes()) if file.is_file() else None
+    except yaml.MarkedYAMLError as error:
+        # Not the error's own text, which quotes the file.
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SettingsError([f"{file}: line {line}: {error.problem or error.context}"]) from error
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise SettingsError([f"{file}: {error}"]) from error
     if not isinstance(content, dict | None):

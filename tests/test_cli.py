@@ -1,6 +1,7 @@
 """The command: what it prints and how it ends."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -179,3 +180,18 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_hang_up_reads_the_settings_anew(tmp_path: Path, broken: bool) -> None:
+    """SIGHUP takes a changed file over at once, or says what is wrong with it; the process lives on."""
+    file = tmp_path / "k.yaml"
+    file.write_text("reload: {interval_seconds: 0}\n")
+    with served("--config", str(file)) as (run, base):
+        file.write_text("reload: {interval_seconds: 0}\nlimits: {max_body_bytes: " + ("none}\n" if broken else "10}\n"))
+        run.send_signal(signal.SIGHUP)
+        said = map(json.loads, iter(run.stdout.readline, ""))
+        line = next(line for line in said if line["event"].startswith("reload"))
+        assert (line["event"], line["level"]) == (("reload_failed", "error") if broken else ("reload", "info"))
+        answer = httpx.post(f"{base}/v1/completions", json={"model": "sim-tiny", "prompt": "hi", "max_tokens": 2})
+        assert answer.status_code == (200 if broken else 413)

@@ -246,3 +246,15 @@ def test_what_is_not_known_is_said_not_guessed() -> None:
     assert lines[0] == "refuse, tier 0: 503 draining, Retry-After 1 to 1.5 s"
     assert lines[1] == "  refused (draining), because kvguard is shutting down: no backend is asked"
     assert lines[-1] == "  capacity   not known"
+
+
+def test_headers_tell_who_asks(capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str) -> None:
+    """Offline they are believed; something that is no header is a fault."""
+    file = tmp_path / "k.yaml"
+    file.write_text("identity: {priority_header: x-priority}\n")
+    asked = ["explain", body, "--config", str(file), "--usage", "0.9", "--json"]
+    for header, decision in (("X-Priority: exempt", "admit"), ("x-priority:sheddable", "refuse")):
+        main([*asked, "--header", header])
+        said = json.loads(capsys.readouterr().out)
+        assert (said["decision"], said["priority"]) == (decision, header.partition(":")[2].strip())
+    assert "--header must be NAME:VALUE" in fault(capsys, body, "--header", "priority")

@@ -85,7 +85,7 @@ nope: 1
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("tiers: {trim_at: 0.5\n", "expected ',' or '}'"),
+        ("tiers: {trim_at: 0.5\n", "k.yaml: line 2: expected ',' or '}'"),
         ("- a\n", "must be a mapping of settings, not a list"),
         ("backends: []\n", "backends: name at least one"),
         ("backends: [{url: 'http://a:1'}, {url: 'http://a:1'}]\n", "two backends are named a:1"),
@@ -106,6 +106,12 @@ def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, pa
     with pytest.raises(SettingsError) as caught:
         load_settings(config=file)
     assert part in str(caught.value)
+
+
+def test_a_broken_file_is_not_quoted(tmp_path: Path) -> None:
+    """What stands in it may be a secret by mistake, and faults end up in logs."""
+    (fault,) = faults_of(tmp_path, "identity: {keys: {sk-canary: {tenant: a}\n")
+    assert "sk-canary" not in fault
 
 
 def test_a_missing_file_is_an_error_when_it_was_named(tmp_path: Path) -> None:

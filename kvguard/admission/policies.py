@@ -16,7 +16,7 @@ NORMAL: Final = "normal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityClass:
-    """A kind of traffic. Those of higher `rank` go first where requests wait; in `shadow` nothing is done to it."""
+    """A kind of traffic. Those of lower `rank` go first where requests wait; in `shadow` nothing is done to it."""
 
     name: str = NORMAL
     rank: int = 0

@@ -1,6 +1,6 @@
 """One backend: its address, its ledger and gauge, and the tier in force there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvguard.admission.footprint import Demand
@@ -34,7 +34,8 @@ class Backend:
     """A model server and everything decided about it.
 
     `parents` maps the adapters among its `models` to their base model. `max_num_seqs` is how many sequences the engine
-    runs at once, where that is known; `verdicts` and `rule_fit` are as of the last review.
+    runs at once, where that is known; `verdicts` and `rule_fit` are as of the last review. `tier` is the one in force
+    by the plain thresholds, `other_tiers` those by the thresholds of classes and overrides.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Backend:
     freed_blocks: FadingSum = field(default_factory=FadingSum)
     refused_blocks: FadingSum = field(default_factory=FadingSum)
     tier: TierState = field(default_factory=lambda: TierState(Tier.NORMAL, 0.0))
+    other_tiers: dict[TierPolicy, TierState] = field(default_factory=dict)
     context_tokens: int | None = None
     models: frozenset[str] = frozenset()
     parents: Mapping[str, str] = field(default_factory=dict)
@@ -73,14 +75,23 @@ class Backend:
         rate = self.freed_blocks.per_second(now)
         return needed_blocks / rate if rate > 0 else None
 
-    def tier_at(self, policy: TierPolicy, now: float) -> TierState:
-        """The tier that is in force once it is brought up to date."""
-        ratios = self.occupancy.ratios(now)
-        return self.tier if ratios is None else next_tier(self.tier, ratios, policy, now)
+    def tier_under(self, policy: TierPolicy) -> TierState:
+        """The tier in force by these thresholds."""
+        return self.other_tiers.get(policy, self.tier)
 
-    def retier(self, policy: TierPolicy, now: float) -> TierChange | None:
-        """Bring the tier up to date; the change, if there was one."""
-        before, self.tier = self.tier, self.tier_at(policy, now)
+    def tier_at(self, policy: TierPolicy, now: float) -> TierState:
+        """The tier that is in force by these thresholds once it is brought up to date."""
+        state, ratios = self.tier_under(policy), self.occupancy.ratios(now)
+        return state if ratios is None else next_tier(state, ratios, policy, now)
+
+    def retier(self, policy: TierPolicy, now: float, others: Sequence[TierPolicy] = ()) -> TierChange | None:
+        """Bring every tier up to date; the change of the one by `policy`, if there was one."""
+        before, ratios = self.tier, self.occupancy.ratios(now)
+        if ratios is None:
+            return None
+        fresh = TierState(Tier.NORMAL, now)
+        self.tier = next_tier(before, ratios, policy, now)
+        self.other_tiers = {o: next_tier(self.other_tiers.get(o, fresh), ratios, o, now) for o in others}
         if before.tier is self.tier.tier:
             return None
         return TierChange(backend=self.name, before=before.tier, after=self.tier.tier)
@@ -104,9 +115,9 @@ class Backend:
         new_misfit = self.rule_fit is not None and not self.rule_fit.fits and self.rule_fit != fitted
         return SizingReview(verdicts=changed, misfit=self.rule_fit if new_misfit else None)
 
-    def reserve(self, demand: Demand, now: float) -> Reservation:
+    def reserve(self, demand: Demand, now: float, tenant: str = "") -> Reservation:
         """Enter an admitted request; until the block size is known it is counted in tokens."""
-        return self.ledger.reserve(demand, now=now)
+        return self.ledger.reserve(demand, now=now, tenant=tenant)
 
     def learn(self, demand: Demand, completion_tokens: int) -> None:
         """Remember how long an answer got; tokens are summed over its sequences.

@@ -35,7 +35,7 @@ READS = {"/v1/models": "GET", "/version": "GET", "/tokenize": "POST", "/detokeni
 
 
 class TrafficApp:
-    """Dispatches by path and keeps every exception from the client."""
+    """Dispatches by path and keeps every exception from the client. `policy` may be exchanged at any time."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class TrafficApp:
         self._upstream = upstream
         self._reporter = reporter
         self._clock = clock
-        self._policy = policy
+        self.policy = policy
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        patience = self._policy.patience
+        patience = self.policy.patience
         exchange = Exchange(scope, receive, send, received_at=self._clock.now(), patience=patience)
         try:
             await self._dispatch(exchange, scope["method"], scope["raw_path"].decode("latin-1"))
@@ -93,7 +93,7 @@ class TrafficApp:
     async def _read(self, exchange: Exchange, method: str, path: str) -> None:
         """Pass a harmless read to a backend that answers."""
         try:
-            body = await exchange.read_body(self._policy.max_body_bytes)
+            body = await exchange.read_body(self.policy.max_body_bytes)
         except BodyTooLarge:
             reason, text = RejectReason.BODY_TOO_LARGE, "The request body is too large."
             await exchange.respond(self._refused(reason, text, None))
@@ -111,14 +111,16 @@ class TrafficApp:
     async def _pass(self, exchange: Exchange, method: str, path: str, body: bytes) -> WholeAnswer | None:
         backend = self._controller.reachable(None, self._clock.now())
         query = b"?" + exchange.query if exchange.query else b""
+        identity = self._controller.governance.identity
+        withheld = identity.withheld(trusted=identity.trusts(exchange.peer))
         request = UpstreamRequest(
             method=method,
             base_url=backend.url,
             target=path + query.decode("latin-1"),
-            headers=to_upstream(exchange.headers, exchange.request_id),
+            headers=to_upstream(exchange.headers, exchange.request_id, withheld),
             body=body,
         )
-        wait = self._policy.retry_after_seconds
+        wait = self.policy.retry_after_seconds
         try:
             answer = await self._upstream.send(request)
             try:
@@ -133,7 +135,7 @@ class TrafficApp:
 
     def _refused(self, reason: RejectReason, message: str, wait: float | None) -> WholeAnswer:
         refusal = Refusal(reason=reason, tier=self._controller.tier, message=message, retry_after_seconds=wait)
-        return render(refusal, self._policy.statuses)
+        return render(refusal, self.policy.statuses)
 
 
 def _plain_error(status: int, code: str, message: str) -> WholeAnswer:

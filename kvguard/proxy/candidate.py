@@ -1,10 +1,11 @@
-"""A request as it comes before the controller: read, marked with what its headers say, and counted."""
+"""A request as it comes before the controller: marked with what its headers say, and counted."""
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand, Trait
+from kvguard.admission.policy import DegradePolicy
 from kvguard.pool.backend import Backend
 from kvguard.protocols.request import InferenceRequest
 from kvguard.proxy.headers import OPT_OUT, find
@@ -25,8 +26,6 @@ class CandidatePolicy:
     """What an operator says of requests before any decision."""
 
     assumed_output_tokens: int = 512
-    reasoning_models: frozenset[str] = frozenset()
-    allow_opt_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,8 @@ class Candidate:
         )
 
 
-def read_request(route: Route, body: bytes, headers: Headers, policy: CandidatePolicy) -> InferenceRequest:
-    """The request in a body, and what its model and its headers make of it. Raises InvalidRequest."""
-    request = route.parse(body)
+def marked(request: InferenceRequest, headers: Headers, policy: DegradePolicy) -> InferenceRequest:
+    """The request with what its model and its headers make of it."""
     traits = set(request.traits)
     if request.model in policy.reasoning_models:
         traits.add(Trait.REASONING)

@@ -17,41 +17,52 @@ from kvguard.admission.decision import (
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Reservation, ReservationState
 from kvguard.admission.occupancy import Ratios, TelemetryState
+from kvguard.admission.policy import Degradation
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.retry import RetryPolicy, retry_after_seconds
-from kvguard.admission.tiers import Tier
+from kvguard.admission.shares import within_share
+from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.pool.backend import Backend, TierChange
+from kvguard.proxy.governance import Governance, Terms
 
 # Which refusal speaks for all when every backend refuses: the one that may pass soonest.
 _HOPE = (
     RejectReason.SATURATED,
+    RejectReason.TENANT_SHARE,
     RejectReason.STALE_METRICS,
     RejectReason.NO_METRICS,
     RejectReason.BACKEND_UNREACHABLE,
     RejectReason.TOO_LARGE,
 )
+# Those that pass as running answers end.
+_DRAINING_AWAY = (RejectReason.SATURATED, RejectReason.TENANT_SHARE)
 
 DemandOf = Callable[[Backend], Demand]
-TierOn = Callable[[Backend], Tier]
+TierOn = Callable[[Backend, TierPolicy], Tier]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """What one backend would do with a request while `base` is the tier in force there."""
+    """What one backend would do with a request while `base` is the tier in force there; in `shadow` it only says so."""
 
     backend: Backend
     base: Tier
     demand: Demand
     decision: Decision
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """A request that goes to `backend`, with its entry in the ledger there."""
+    """A request that goes to `backend`, with its entry in the ledger there.
+
+    In shadow mode `decision` leaves it as it came, and `verdict` is what would have been done to it.
+    """
 
     backend: Backend
     reservation: Reservation
     decision: Admit
+    verdict: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +80,10 @@ class Refusal:
 
 
 class Controller:
-    """Decides for one pool. `on_tier_change` hears of every change of a tier."""
+    """Decides for one pool. `on_tier_change` hears of every change of a tier.
+
+    `governance` and `retry` may be exchanged at any time; `policy` is that of requests nothing else is said about.
+    """
 
     def __init__(
         self,
@@ -82,77 +96,102 @@ class Controller:
     ) -> None:
         self.backends = tuple(backends)
         self.draining = False
-        self.policy = policy
-        self._retry = retry
+        self.governance = Governance.plain(policy)
+        self.retry = retry
         self._rng = rng
         self._on_tier_change = on_tier_change
 
+    @property
+    def policy(self) -> AdmissionPolicy:
+        return self.governance.table.default
+
     def retier(self, now: float) -> None:
-        """Bring every backend's tier up to date."""
+        """Bring every backend's tiers up to date."""
+        table = self.governance.table
         for backend in self.backends:
-            change = backend.retier(self.policy.tiers, now)
+            change = backend.retier(table.default.tiers, now, table.other_tiers)
             if change is not None:
                 self._on_tier_change(change)
 
-    def refuse_early(self, now: float) -> Refusal | None:
-        """A refusal that holds for any request, before its body is read; None when it depends on the request."""
+    def refuse_early(self, now: float, possible: Sequence[Terms] = ()) -> Refusal | None:
+        """A refusal that holds for any request on `possible` terms (none: the usual ones), before its body is read;
+        None when it depends on the request.
+        """
         self.retier(now)
-        early = self.early(now)
+        early = self.early(now, possible or self.governance.possible())
         return None if early is None else self._refusal(*early, now)
 
-    def early(self, now: float, tier_on: TierOn | None = None) -> tuple[Backend | None, Reject] | None:
-        """Why any request at all is refused now, and by which backend; None when it depends. Changes nothing."""
+    def early(
+        self, now: float, possible: Sequence[Terms], tier_on: TierOn | None = None
+    ) -> tuple[Backend | None, Reject] | None:
+        """Why a request is refused now on each of the terms it may have, and by which backend; None when it depends.
+        Changes nothing.
+        """
         tier_on = tier_on or _in_force
         if self.draining:
-            tier = min(tier_on(backend) for backend in self.backends)
+            tier = min(tier_on(backend, possible[0].policy.tiers) for backend in self.backends)
             return None, Reject(tier=tier, reason=RejectReason.DRAINING, ratios=None)
-        rejects: list[tuple[Backend, Reject]] = []
-        for backend in self._answering(self.backends, now):
-            blind = refuse_blind(backend.occupancy, self.policy, now)
-            tier = tier_on(backend)
-            full = tier is Tier.REJECT and not passes_blind(backend.occupancy, self.policy, now)
-            if blind is None and not full:
+        found: list[tuple[Backend, Reject]] = []
+        for terms in possible:
+            rejects = [self._early(backend, terms, tier_on, now) for backend in self._answering(self.backends, now)]
+            certain = [each for each in rejects if each is not None]
+            if len(certain) < len(rejects):
                 return None
-            reason = blind or RejectReason.SATURATED
-            ratios = backend.occupancy.ratios(now)
-            needed = blocks_until_open(backend.occupancy, self.policy, now)
-            rejects.append((backend, Reject(tier=tier, reason=reason, ratios=ratios, needed_blocks=needed)))
-        return min(rejects, key=lambda pair: _hope(pair[1]))
+            found += certain
+        return min(found, key=lambda pair: _hope(pair[1]))
+
+    def _early(self, backend: Backend, terms: Terms, tier_on: TierOn, now: float) -> tuple[Backend, Reject] | None:
+        policy, occupancy = terms.policy, backend.occupancy
+        tier, blind = tier_on(backend, policy.tiers), refuse_blind(occupancy, policy, now)
+        full = tier is Tier.REJECT and not policy.exempt and not passes_blind(occupancy, policy, now)
+        if terms.shadow_on(backend.name) or (blind is None and not full):
+            return None
+        needed = blocks_until_open(occupancy, policy, now)
+        reason = blind or RejectReason.SATURATED
+        return backend, Reject(tier=tier, reason=reason, ratios=occupancy.ratios(now), needed_blocks=needed)
 
     def weigh(
-        self, demand_of: DemandOf, model: str | None, now: float, tier_on: TierOn | None = None
+        self, demand_of: DemandOf, model: str | None, now: float, terms: Terms, tier_on: TierOn | None = None
     ) -> tuple[Weighed, ...]:
         """What each backend that is asked would do with the request. Changes nothing."""
+        tier_on = tier_on or _in_force
         return tuple(
-            self._weighed(backend, demand_of(backend), (tier_on or _in_force)(backend), now)
+            _weighed(backend, demand_of(backend), tier_on(backend, terms.policy.tiers), terms, now)
             for backend in self._answering(self._serving(model), now)
         )
 
-    def _weighed(self, backend: Backend, demand: Demand, base: Tier, now: float) -> Weighed:
-        decision = decide(demand, base, backend.occupancy, self.policy, now)
-        return Weighed(backend=backend, base=base, demand=demand, decision=decision)
-
-    def choose(self, weighed: Sequence[Weighed], now: float) -> Weighed:
-        """The backend the request fills least, or the most hopeful refusal when none takes it."""
+    def choose(self, weighed: Sequence[Weighed], now: float, terms: Terms) -> Weighed:
+        """The backend the request fills least, or the most hopeful refusal when none takes it, one in shadow first."""
         admits = [(each, each.decision) for each in weighed if isinstance(each.decision, Admit)]
         if not admits:
             rejects = [(each, each.decision) for each in weighed if isinstance(each.decision, Reject)]
-            return min(rejects, key=lambda pair: _hope(pair[1]))[0]
+            return min(rejects, key=lambda pair: (not pair[0].shadow, _hope(pair[1])))[0]
         if len(admits) == 1:
             return admits[0][0]
-        return min(admits, key=lambda pair: self._load(pair[0].backend, pair[1], now))[0]
+        return min(admits, key=lambda pair: _load(pair[0].backend, pair[1], terms.policy, now))[0]
 
-    def admit(self, demand_of: DemandOf, model: str | None, now: float) -> Admission | Refusal:
-        """Reserve on the backend the request fills least, or say why none takes it."""
+    def admit(
+        self, demand_of: DemandOf, model: str | None, now: float, terms: Terms | None = None
+    ) -> Admission | Refusal:
+        """Reserve on the backend the request fills least, or say why none takes it; without `terms` on the usual."""
+        terms = terms or self.governance.terms(model=model)
         self.retier(now)
-        chosen = self.choose(self.weigh(demand_of, model, now), now)
-        backend, decision = chosen.backend, chosen.decision
+        chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
+        backend, decision, verdict = chosen.backend, chosen.decision, None
         backend.note(chosen.demand)
+        if chosen.shadow:
+            unchanged = Admit(tier=Tier.NORMAL, demand=chosen.demand, degradation=Degradation(), ratios=decision.ratios)
+            decision, verdict = unchanged, decision
         if isinstance(decision, Reject):
-            blocks = _blocks(chosen.demand, backend)
-            backend.refused_blocks.add(blocks, now)
-            return replace(self._refusal(backend, decision, now), predicted_blocks=blocks)
-        return Admission(backend=backend, reservation=backend.reserve(decision.demand, now), decision=decision)
+            return self._refused(chosen, decision, now)
+        reservation = backend.reserve(decision.demand, now, terms.caller.tenant)
+        return Admission(backend=backend, reservation=reservation, decision=decision, verdict=verdict)
+
+    def _refused(self, chosen: Weighed, reject: Reject, now: float) -> Refusal:
+        blocks = _blocks(chosen.demand, chosen.backend)
+        if reject.reason is not RejectReason.TENANT_SHARE:  # more capacity would not let this one in
+            chosen.backend.refused_blocks.add(blocks, now)
+        return replace(self._refusal(chosen.backend, reject, now), predicted_blocks=blocks)
 
     def recount(self, admission: Admission, counted: Demand) -> None:
         """Correct a live reservation by an exact count of its prompts."""
@@ -193,19 +232,15 @@ class Controller:
         answering = (b for b in backends if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE)
         return tuple(answering) or backends
 
-    def _load(self, backend: Backend, admit: Admit, now: float) -> tuple[int, float]:
-        ratios = backend.occupancy.ratios(now, admit.demand)
-        return admit.tier, 0.0 if ratios is None else self.policy.tiers.reject.ratio(ratios)
-
     def retry_bounds(self, backend: Backend | None, reject: Reject, now: float) -> tuple[float, float] | None:
         """Least and most seconds of the `Retry-After` such a refusal is given; None: never."""
-        least = self._wait(backend, reject, now, replace(self._retry, spread=0.0), random.Random(0))
-        return None if least is None else (least, least * (1 + self._retry.spread))
+        least = self._wait(backend, reject, now, replace(self.retry, spread=0.0), random.Random(0))
+        return None if least is None else (least, least * (1 + self.retry.spread))
 
     def _wait(
         self, backend: Backend | None, reject: Reject, now: float, policy: RetryPolicy, rng: random.Random
     ) -> float | None:
-        if reject.reason is RejectReason.SATURATED and backend is not None:
+        if reject.reason in _DRAINING_AWAY and backend is not None:
             return retry_after_seconds(backend.drain_seconds(reject.needed_blocks, now), policy=policy, rng=rng)
         # Nothing has to drain: whatever is wrong may be over at any time.
         return retry_after_seconds(0.0, policy=policy, rng=rng) if reject.reason.retryable else None
@@ -217,7 +252,7 @@ class Controller:
             message=MESSAGES[reject.reason],
             backend=backend.name if backend else "",
             ratios=reject.ratios,
-            retry_after_seconds=self._wait(backend, reject, now, self._retry, self._rng),
+            retry_after_seconds=self._wait(backend, reject, now, self.retry, self._rng),
         )
 
 
@@ -225,6 +260,8 @@ MESSAGES = {
     RejectReason.SATURATED: "The model server's KV cache is full; retry after the time given in Retry-After.",
     RejectReason.QUEUE_TIMEOUT: "No connection to the model server came free in time.",
     RejectReason.TOO_LARGE: "The prompt is larger than the model server's whole KV cache; it can never be served.",
+    RejectReason.TENANT_SHARE: "Your share of the model server's KV cache is in use; retry after the time given in "
+    "Retry-After.",
     RejectReason.STALE_METRICS: "The model server's load is not known: its metrics are stale.",
     RejectReason.NO_METRICS: "The model server's load is not known: it publishes no KV cache metrics.",
     RejectReason.BACKEND_UNREACHABLE: "The model server cannot be reached.",
@@ -237,8 +274,23 @@ def _blocks(demand: Demand, backend: Backend) -> int:
     return demand.reserved_blocks(capacity.rule) if capacity else 0
 
 
-def _in_force(backend: Backend) -> Tier:
-    return backend.tier.tier
+def _in_force(backend: Backend, policy: TierPolicy) -> Tier:
+    return backend.tier_under(policy).tier
+
+
+def _weighed(backend: Backend, demand: Demand, base: Tier, terms: Terms, now: float) -> Weighed:
+    policy, occupancy = terms.policy, backend.occupancy
+    decision = decide(demand, base, occupancy, policy, now)
+    if isinstance(decision, Admit):
+        tenant, max_share = terms.caller.tenant, terms.tenant.max_share
+        decision = within_share(decision, occupancy, policy, tenant=tenant, max_share=max_share, now=now)
+    return Weighed(backend=backend, base=base, demand=demand, decision=decision, shadow=terms.shadow_on(backend.name))
+
+
+def _load(backend: Backend, admit: Admit, policy: AdmissionPolicy, now: float) -> tuple[int, float]:
+    """Sorts admissions by the milder tier, then by how full the backend gets."""
+    ratios = backend.occupancy.ratios(now, admit.demand)
+    return admit.tier, 0.0 if ratios is None else policy.tiers.reject.ratio(ratios)
 
 
 def _hope(reject: Reject) -> tuple[int, float]:

@@ -45,10 +45,14 @@ class Patience:
 
 
 class Exchange:
-    """A request and the means to answer it. `started` says whether the answer's head has been sent."""
+    """A request and the means to answer it. `started` says whether the answer's head has been sent, `peer` is the
+    address of whoever connected.
+    """
 
     def __init__(self, scope: Message, receive: Receive, send: Send, *, received_at: float, patience: Patience) -> None:
         self.headers: Headers = scope["headers"]
+        client = scope.get("client")
+        self.peer: str | None = client[0] if client else None
         self.query: bytes = scope.get("query_string", b"")
         self.received_at = received_at
         self.request_id = sane_request_id(find(self.headers, b"x-request-id")) or secrets.token_hex(16)

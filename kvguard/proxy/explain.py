@@ -16,16 +16,17 @@ from kvguard.admission.decision import Admit, Reject, passes_blind
 from kvguard.admission.footprint import Demand
 from kvguard.admission.occupancy import Occupancy
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.tiers import Tier, tier_of
+from kvguard.admission.tiers import Tier, TierPolicy, tier_of
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
 from kvguard.protocols.fields import is_set, read_fields
 from kvguard.protocols.openai_errors import error_body
 from kvguard.protocols.request import rewrite
-from kvguard.proxy.candidate import Candidate, Route, counted, opts_out, read_request
+from kvguard.proxy.candidate import Candidate, Route, counted, marked, opts_out
 from kvguard.proxy.controller import Controller, Refusal, Weighed
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, WholeAnswer
+from kvguard.proxy.governance import Terms
 from kvguard.proxy.pipeline import PipelinePolicy
 from kvguard.proxy.refusal import STATUS, body_too_large, invalid_request, render
 from kvguard.proxy.upstream import Headers
@@ -59,18 +60,23 @@ class Explainer:
         self._counter = counter
         self._routes = routes
         self._clock = clock
-        self._policy = policy
+        self.policy = policy
 
     async def explain(self, body: bytes, headers: Headers, path: str | None = None) -> Json:
         """What would become of the request in `body`. Raises InvalidRequest or UnknownRoute."""
-        route = self._route(path, body)
-        request = read_request(route, body, headers, self._policy.candidates)
-        candidate = await counted(request, self._counter, self._policy.candidates)
-        explanation = _Explaining(self._controller, candidate, self._policy, self._clock.now()).whole()
+        route, governance = self._route(path, body), self._controller.governance
+        request = route.parse(body)
+        # Whoever reaches the admin port may ask on behalf of anybody.
+        caller = governance.identity.caller(headers, trusted=True)
+        terms = governance.terms(route.path, request.model, caller)
+        request = marked(request, headers, terms.policy.degrade)
+        candidate = await counted(request, self._counter, self.policy.candidates)
+        explaining = _Explaining(self._controller, candidate, self.policy, self._clock.now(), route.path, terms)
         notes = []
-        if opts_out(headers) and not self._policy.candidates.allow_opt_out:
+        if opts_out(headers) and not terms.policy.degrade.allow_opt_out:
             notes.append("x-kvguard-degrade: none is ignored, because degrade.allow_opt_out is off")
-        return {"route": route.path, "model": request.model, **explanation, "notes": notes}
+        said = {"route": route.path, "model": request.model, "tenant": caller.tenant, "priority": caller.priority}
+        return {**said, **explaining.whole(), "notes": notes}
 
     def _route(self, path: str | None, body: bytes) -> Route:
         if path is None:
@@ -90,17 +96,17 @@ class ExplainPort:
         self._controller = controller
         self._reporter = reporter
         self._clock = clock
-        self._policy = policy
+        self.policy = policy
 
     async def answer(self, scope: Message, receive: Receive, path: str | None) -> WholeAnswer:
         """The explanation of the request in the body. Raises ClientGone."""
-        now, patience = self._clock.now(), self._policy.patience
+        now, patience = self._clock.now(), self.policy.patience
         exchange = Exchange(scope, receive, _never_sent, received_at=now, patience=patience)
         try:
-            body = await exchange.read_body(self._policy.max_body_bytes)
+            body = await exchange.read_body(self.policy.max_body_bytes)
             explanation = await self._explainer.explain(body, exchange.headers, path)
         except BodyTooLarge:
-            return self._refused(body_too_large(self._policy.max_body_bytes, self._controller.tier))
+            return self._refused(body_too_large(self.policy.max_body_bytes, self._controller.tier))
         except InvalidRequest as error:
             return self._refused(invalid_request(error, self._controller.tier))
         except UnknownRoute as error:
@@ -115,7 +121,7 @@ class ExplainPort:
         return WholeAnswer(200, _JSON, msgspec.json.encode(explanation))
 
     def _refused(self, refusal: Refusal) -> WholeAnswer:
-        return render(refusal, self._policy.statuses)
+        return render(refusal, self.policy.statuses)
 
 
 async def _never_sent(message: Message) -> None:
@@ -130,11 +136,15 @@ class _Explaining:
     candidate: Candidate
     policy: PipelinePolicy
     now: float
+    route: str
+    terms: Terms
 
     def whole(self) -> Json:
-        weighed = self.controller.weigh(self.candidate.demand_on, self.candidate.request.model, self.now, self._tier_on)
-        chosen = self.controller.choose(weighed, self.now)
-        early = self.controller.early(self.now, self._tier_on)
+        model, terms = self.candidate.request.model, self.terms
+        weighed = self.controller.weigh(self.candidate.demand_on, model, self.now, terms, self._tier_on)
+        chosen = self.controller.choose(weighed, self.now, terms)
+        possible = self.controller.governance.possible(self.route, terms.caller)
+        early = self.controller.early(self.now, possible, self._tier_on)
         asked = {each.backend.name: each for each in weighed}
         reports = [self._report(backend, asked.get(backend.name)) for backend in self.controller.backends]
         speaks: Backend | None = chosen.backend
@@ -147,8 +157,8 @@ class _Explaining:
             report["chosen"] = report["backend"] == name
         return {**verdict, "backend": name, "backends": reports}
 
-    def _tier_on(self, backend: Backend) -> Tier:
-        return backend.tier_at(self.controller.policy.tiers, self.now).tier
+    def _tier_on(self, backend: Backend, policy: TierPolicy) -> Tier:
+        return backend.tier_at(policy, self.now).tier
 
     def _early_why(self, reject: Reject) -> str:
         if reject.reason is RejectReason.DRAINING:
@@ -188,7 +198,7 @@ class _Explaining:
     def _report(self, backend: Backend, weighed: Weighed | None) -> Json:
         """Everything about one backend; `weighed` is None when it would not be asked."""
         demand = weighed.demand if weighed else self.candidate.demand_on(backend)
-        occupancy, base = backend.occupancy, self._tier_on(backend)
+        occupancy, base = backend.occupancy, self._tier_on(backend, self.terms.policy.tiers)
         if weighed is None:
             verdict: Json = {"decision": "not_asked", "changes": [], "why": [self._not_asked(backend)]}
         else:
@@ -206,7 +216,7 @@ class _Explaining:
         }
 
     def _why(self, weighed: Weighed) -> list[str]:
-        policy = self.controller.policy
+        policy = self.terms.policy
         model, models = self.candidate.request.model, weighed.backend.models
         lines = list(reasons(weighed, policy, weighed.backend.tier_at(policy.tiers, self.now), self.now))
         context, longest = weighed.backend.context_tokens, max(self.candidate.count.prompts, default=0)
@@ -214,9 +224,22 @@ class _Explaining:
             lines.insert(
                 0, f"the prompt of {longest} tokens is longer than the context of {context}: the engine refuses it"
             )
+        decision = weighed.decision
+        if isinstance(decision, Reject) and decision.reason is RejectReason.TENANT_SHARE:
+            lines = [self._share_why(weighed)]
+        if weighed.shadow:
+            lines.append("shadow mode: it passes unchanged, and this is only reported")
         if models and model not in models:
             return ["no backend lists this model, so each is asked as if it did; the engine may say 404", *lines]
         return lines
+
+    def _share_why(self, weighed: Weighed) -> str:
+        """Why a tenant gets no more; its share is known, or nothing would be refused for it."""
+        tenant, occupancy = self.terms.caller.tenant, weighed.backend.occupancy
+        tally, blocks = occupancy.ledger.tenants.get(tenant), occupancy.capacity.blocks if occupancy.capacity else 0
+        held, share = tally.reserved_blocks if tally else 0, self.terms.tenant.max_share or 0.0
+        words = f"tenant {tenant} holds {held} blocks, and with this request more than its {share * blocks:g}"
+        return f"refused (tenant_share), because {words} (tenants[].max_share {share:g} of {blocks})"
 
     def _not_asked(self, backend: Backend) -> str:
         others = [other for other in self.controller.backends if self.candidate.request.model in other.models]
@@ -226,10 +249,11 @@ class _Explaining:
         return f"not asked, because {gauge_words(backend.occupancy, self.now)} and another backend answers"
 
     def _level(self, occupancy: Occupancy, base: Tier, demand: Demand) -> int:
-        if passes_blind(occupancy, self.controller.policy, self.now):
+        policy = self.terms.policy
+        if policy.exempt or passes_blind(occupancy, policy, self.now):
             return int(Tier.NORMAL)
         ratios = occupancy.ratios(self.now, demand)
-        return int(base if ratios is None else max(base, tier_of(ratios, self.controller.policy.tiers)))
+        return int(base if ratios is None else max(base, tier_of(ratios, policy.tiers)))
 
     def _sizes(self, demand: Demand) -> Json:
         count = self.candidate.count
@@ -266,7 +290,7 @@ class _Explaining:
         capacity, now_ratios = occupancy.capacity, occupancy.ratios(self.now)
         if capacity is None or now_ratios is None:
             return {"capacity": None, "headroom": None, "ratios": None}
-        reject = self.controller.policy.tiers.reject
+        reject = self.terms.policy.tiers.reject
         ratios = {"without": rounded(now_ratios), "with": rounded(occupancy.ratios(self.now, demand))}
         if weighed is not None and isinstance(weighed.decision, Admit):
             ratios["admitted"] = rounded(occupancy.ratios(self.now, weighed.decision.demand))

@@ -39,9 +39,11 @@ def find(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     return next((value for key, value in headers if key.lower() == name), None)
 
 
-def to_upstream(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> Headers:
+def to_upstream(
+    headers: Iterable[tuple[bytes, bytes]], request_id: str, withheld: frozenset[bytes] = frozenset()
+) -> Headers:
     """What of a client's headers a backend sees, with the request id set."""
-    kept = _passing(headers, _RESTATED | {b"x-request-id"})
+    kept = _passing(headers, _RESTATED | withheld | {b"x-request-id"})
     return [*kept, (b"accept-encoding", b"identity"), (b"x-request-id", request_id.encode())]
 
 

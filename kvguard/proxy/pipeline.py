@@ -9,20 +9,23 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvguard.admission.decision import Admit, Decision, Reject
 from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted, UpstreamUnreachable
 from kvguard.protocols.request import InferenceRequest, Rewritten, rewrite
-from kvguard.proxy.candidate import Candidate, CandidatePolicy, Route, counted, read_request
+from kvguard.proxy.candidate import Candidate, CandidatePolicy, Route, counted, marked
 from kvguard.proxy.controller import MESSAGES, Admission, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
+from kvguard.proxy.governance import Terms
 from kvguard.proxy.headers import DEGRADED, TIER, to_upstream
+from kvguard.proxy.identity import Caller
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay, Relayed
 from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
-from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import PromptCounter
 
@@ -41,7 +44,7 @@ class PipelinePolicy:
 
 
 class Pipeline:
-    """Serves generating routes."""
+    """Serves generating routes. `policy` may be exchanged at any time."""
 
     def __init__(
         self,
@@ -57,36 +60,46 @@ class Pipeline:
         self._upstream = upstream
         self._reporter = reporter
         self._clock = clock
-        self._policy = policy
+        self.policy = policy
 
     async def serve(self, exchange: Exchange, route: Route) -> None:
         """Serve one request to its end. Raises ClientGone when the client left."""
-        refusal = self._controller.refuse_early(self._clock.now())
+        caller, possible = self._asked(exchange, route)
+        refusal = self._controller.refuse_early(self._clock.now(), possible)
         if refusal is not None:
-            await self.refuse(exchange, route.path, refusal)
+            await self.refuse(exchange, route.path, refusal, caller)
             return
         try:
-            body = await exchange.read_body(self._policy.max_body_bytes)
-            request = read_request(route, body, exchange.headers, self._policy.candidates)
+            body = await exchange.read_body(self.policy.max_body_bytes)
+            request = route.parse(body)
         except BodyTooLarge:
-            await self.refuse(exchange, route.path, body_too_large(self._policy.max_body_bytes, self._controller.tier))
+            refusal = body_too_large(self.policy.max_body_bytes, self._controller.tier)
+            await self.refuse(exchange, route.path, refusal, caller)
             return
         except InvalidRequest as error:
-            await self.refuse(exchange, route.path, invalid_request(error, self._controller.tier))
+            await self.refuse(exchange, route.path, invalid_request(error, self._controller.tier), caller)
             return
         # The answer may end only outside the scope: once it has ended, the server reports the client as gone.
         async with exchange.watch():
-            answer = await self._admit_and_forward(exchange, route, request)
+            answer = await self._admit_and_forward(exchange, route, request, caller)
         if answer is None:
             await exchange.finish()
         else:
             await exchange.respond(answer)
 
-    async def refuse(self, exchange: Exchange, label: str, refusal: Refusal) -> None:
-        """Answer with a refusal and report it."""
-        await exchange.respond(self._refused(exchange, label, refusal, None))
+    def _asked(self, exchange: Exchange, route: Route) -> tuple[Caller, tuple[Terms, ...]]:
+        """Who asks, and on which terms that may be before the body tells the model."""
+        governance = self._controller.governance
+        caller = governance.identity.caller(exchange.headers, trusted=governance.identity.trusts(exchange.peer))
+        return caller, governance.possible(route.path, caller)
 
-    def _refused(self, exchange: Exchange, label: str, refusal: Refusal, demand: Demand | None) -> WholeAnswer:
+    async def refuse(self, exchange: Exchange, label: str, refusal: Refusal, caller: Caller) -> None:
+        """Answer with a refusal and report it."""
+        await exchange.respond(self._refused(exchange, label, refusal, caller))
+
+    def _refused(
+        self, exchange: Exchange, label: str, refusal: Refusal, caller: Caller, demand: Demand | None = None
+    ) -> WholeAnswer:
         self._reporter.decision(
             DecisionEvent(
                 request_id=exchange.request_id,
@@ -100,21 +113,25 @@ class Pipeline:
                 retry_after_seconds=refusal.retry_after_seconds,
                 prompt_tokens=demand.prompt_tokens if demand else 0,
                 requested_tokens=demand.sequences * demand.expected_output if demand else 0,
+                tenant=caller.tenant,
+                priority=caller.priority,
             )
         )
-        return render(refusal, self._policy.statuses)
+        return render(refusal, self.policy.statuses)
 
     async def _admit_and_forward(
-        self, exchange: Exchange, route: Route, request: InferenceRequest
+        self, exchange: Exchange, route: Route, request: InferenceRequest, caller: Caller
     ) -> WholeAnswer | None:
         """What is left to answer; None when the answer only lacks its end."""
-        candidate = await self._counted(request)
+        terms = self._controller.governance.terms(route.path, request.model, caller)
+        candidate = await self._counted(marked(request, exchange.headers, terms.policy.degrade))
         now = self._clock.now()
-        outcome = self._controller.admit(candidate.demand_on, request.model, now)
+        outcome = self._controller.admit(candidate.demand_on, request.model, now, terms)
         self._reporter.decided(self._clock.now() - now)
         if isinstance(outcome, Refusal):
-            return self._refused(exchange, route.path, outcome, candidate.demand_on(self._controller.backends[0]))
-        work = _Work(exchange, candidate, route, candidate.demand_on(outcome.backend), outcome)
+            asked = candidate.demand_on(self._controller.backends[0])
+            return self._refused(exchange, route.path, outcome, caller, asked)
+        work = _Work(exchange, candidate, route, candidate.demand_on(outcome.backend), outcome, caller)
         recount = asyncio.ensure_future(self._recount(work)) if candidate.count.estimated else None
         try:
             return await self._forward(work)
@@ -132,7 +149,7 @@ class Pipeline:
 
     async def _counted(self, request: InferenceRequest) -> Candidate:
         began = self._clock.now()
-        candidate = await counted(request, self._counter, self._policy.candidates)
+        candidate = await counted(request, self._counter, self.policy.candidates)
         self._reporter.counted(candidate.count.source.value, self._clock.now() - began)
         return candidate
 
@@ -171,19 +188,21 @@ class Pipeline:
 
     async def _exchange_upstream(self, work: "_Work", rewritten: Rewritten) -> Relayed:
         exchange, admission = work.exchange, work.admission
+        identity = self._controller.governance.identity
+        withheld = identity.withheld(trusted=identity.trusts(exchange.peer))
         query = b"?" + exchange.query if exchange.query else b""
         answer = await self._upstream.send(
             UpstreamRequest(
                 method="POST",
                 base_url=admission.backend.url,
                 target=work.route.path + query.decode("latin-1"),
-                headers=to_upstream(exchange.headers, exchange.request_id),
+                headers=to_upstream(exchange.headers, exchange.request_id, withheld),
                 body=rewritten.body,
             )
         )
         try:
             relay = Relay(exchange, answer, self._clock.now, work.note_events)
-            return await relay.run(work.answer_headers(rewritten), retry_after_seconds=self._policy.retry_after_seconds)
+            return await relay.run(work.answer_headers(rewritten), retry_after_seconds=self.policy.retry_after_seconds)
         finally:
             answer.abort()
 
@@ -197,10 +216,13 @@ class Pipeline:
             tier=work.admission.decision.tier,
             message=MESSAGES[reason] if never_sent else "The model server broke off before it answered.",
             backend=work.admission.backend.name,
-            retry_after_seconds=self._policy.retry_after_seconds,
+            retry_after_seconds=self.policy.retry_after_seconds,
         )
         self._reporter.decision(
             DecisionEvent(
+                mode=work.mode,
+                tenant=work.caller.tenant,
+                priority=work.caller.priority,
                 request_id=work.exchange.request_id,
                 route=work.route.path,
                 outcome=Outcome.FAILED,
@@ -209,7 +231,7 @@ class Pipeline:
                 backend=refusal.backend,
             )
         )
-        return render(refusal, self._policy.statuses)
+        return render(refusal, self.policy.statuses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +243,7 @@ class _Work:
     route: Route
     asked: Demand
     admission: Admission
+    caller: Caller
 
     @property
     def request(self) -> InferenceRequest:
@@ -241,23 +264,34 @@ class _Work:
             headers.append((DEGRADED, ";".join(rewritten.changes).encode("latin-1", "replace")))
         return headers
 
+    @property
+    def mode(self) -> Mode:
+        """Whether the decision was carried out."""
+        return Mode.ENFORCE if self.admission.verdict is None else Mode.SHADOW
+
     def decision_event(self, rewritten: Rewritten) -> DecisionEvent:
-        """The admission as reported."""
-        decision = self.admission.decision
-        asked, given = self.asked, decision.demand
+        """The decision as reported; in shadow mode the one that was not carried out."""
+        verdict = self.admission.verdict or self.admission.decision
+        if self.mode is Mode.SHADOW and isinstance(verdict, Admit):
+            rewritten = rewrite(self.request, verdict.degradation)
+        asked, given = self.asked, verdict.demand if isinstance(verdict, Admit) else self.asked
         requested = asked.sequences * asked.expected_output
         return DecisionEvent(
             request_id=self.exchange.request_id,
             route=self.route.path,
-            outcome=Outcome.DEGRADED if rewritten.changes else Outcome.ADMITTED,
-            tier=Tier(decision.tier),
+            outcome=_outcome(verdict, rewritten),
+            tier=Tier(verdict.tier),
+            reason=verdict.reason if isinstance(verdict, Reject) else None,
             backend=self.admission.backend.name,
             prompt_tokens=asked.prompt_tokens,
             requested_tokens=requested,
             trimmed_tokens=requested - given.sequences * given.expected_output,
             blocks=given.reserved_blocks(self.admission.backend.ledger.rule),
             changes=rewritten.changes,
-            ratios=decision.ratios,
+            ratios=verdict.ratios,
+            mode=self.mode,
+            tenant=self.caller.tenant,
+            priority=self.caller.priority,
         )
 
     def end_event(self, end: End, relayed: Relayed | None, *, began: float, now: float, detail: str) -> EndEvent:
@@ -278,3 +312,9 @@ class _Work:
             prompt_tokens=usage.prompt_tokens if usage else None,
             detail=detail,
         )
+
+
+def _outcome(verdict: Decision, rewritten: Rewritten) -> Outcome:
+    if isinstance(verdict, Reject):
+        return Outcome.REJECTED
+    return Outcome.DEGRADED if rewritten.changes else Outcome.ADMITTED

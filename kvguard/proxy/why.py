@@ -8,9 +8,9 @@ from kvguard.admission.capacity import Capacity
 from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, passes_blind
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
-from kvguard.admission.policy import SequenceCut, degrade, floor_cap
+from kvguard.admission.policy import SequenceCut, TrimMode, degrade, floor_cap, trimmed_cap
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.tiers import Tier, TierRule, TierState, tier_of
+from kvguard.admission.tiers import Tier, TierRule, TierState, pressure_of, tier_of
 from kvguard.proxy.controller import Weighed
 
 _TRAITS = {
@@ -29,6 +29,8 @@ def reasons(weighed: Weighed, policy: AdmissionPolicy, tier: TierState, now: flo
         return (f"refused ({decision.reason.value}), because {_blind(occupancy, policy, now)}",)
     if capacity is None or passes_blind(occupancy, policy, now):
         return (f"admitted unchanged, because {_blind(occupancy, policy, now)}",)
+    if policy.exempt and isinstance(decision, Admit):
+        return ("admitted unchanged, because its class is exempt (classes[].exempt)",)
     return tuple(_Words(weighed, policy, tier, capacity, now).lines())
 
 
@@ -112,6 +114,10 @@ class _Words:
     def _level(self) -> Tier:
         return max(self.weighed.base, tier_of(self._with(self._demand), self.policy.tiers))
 
+    @property
+    def _pressure(self) -> float:
+        return pressure_of(self._with(self._demand), self.policy.tiers) if self._level is Tier.TRIM else 1.0
+
     def _with(self, demand: Demand | None) -> Ratios:
         return self.weighed.backend.occupancy.ratios_of(self.capacity, self.now, demand)
 
@@ -159,15 +165,16 @@ class _Words:
 
     def _cap(self, decision: Admit) -> Iterator[str]:
         cap, asked, policy = decision.degradation.output_cap, self._demand.output_cap, self.policy.degrade
-        level_cap = degrade(self._demand, self._level, policy)[1].output_cap
+        level_cap = degrade(self._demand, self._level, policy, self._pressure)[1].output_cap
         if cap is None:
             if self._level >= Tier.TRIM:
                 yield f"the output cap stays, because {self._uncut()}"
             return
         lowered = f"the output cap is lowered from {'no limit' if asked is None else asked} to {cap}"
         if cap == level_cap:
+            sliding = "" if policy.mode is TrimMode.STEP else f"degrade.mode proportional: {self._pressure:.0%} of "
             yield (
-                f"{lowered} (degrade.trim_factor {policy.trim_factor:g}, degrade.max_output_tokens "
+                f"{lowered} ({sliding}degrade.trim_factor {policy.trim_factor:g}, degrade.max_output_tokens "
                 f"{policy.max_output_tokens}, degrade.floor_tokens {policy.floor_tokens})"
             )
         elif self._fits(decision.demand):
@@ -187,6 +194,8 @@ class _Words:
         for trait, words in _TRAITS.items():
             if trait in self._demand.traits and (trait is Trait.OPTED_OUT or trait in self.policy.degrade.untrimmed):
                 return words
+        if trimmed_cap(self._demand, self.policy.degrade) is not None:
+            return "TRIM has only just begun (degrade.mode proportional)"
         return f"it is {self._demand.output_cap}, no more than the least it could be given"
 
     def _sequences(self, decision: Admit) -> Iterator[str]:
@@ -213,7 +222,7 @@ class _Words:
         free = f"{needed} {'block' if needed == 1 else 'blocks'} must come free"
         if self.weighed.base is Tier.REJECT:
             return f"refused (saturated), because REJECT is in force; {free}"
-        lighter, _ = degrade(self._demand, self._level, self.policy.degrade)
+        lighter, _ = degrade(self._demand, self._level, self.policy.degrade, self._pressure)
         which = " with this request as the tier degrades it" if lighter != self._demand else " with this request"
         words = below_or_not(self._reject, Tier.REJECT, self._with(lighter), which=which)
         least = floor_cap(lighter, self.policy.degrade)

@@ -8,6 +8,13 @@ from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 
 
+class Mode(enum.Enum):
+    """Whether a decision is carried out, or only reported."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+
+
 class Outcome(enum.Enum):
     """What became of a request. `FAILED` comes on top of the admission that went wrong."""
 
@@ -27,7 +34,9 @@ class End(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEvent:
-    """One decision. Tokens are summed over sequences; `requested_tokens` is the output asked for."""
+    """One decision, in shadow mode the one that would have been made. Tokens are summed over sequences;
+    `requested_tokens` is the output asked for.
+    """
 
     request_id: str
     route: str
@@ -42,6 +51,9 @@ class DecisionEvent:
     changes: tuple[str, ...] = ()
     ratios: Ratios | None = None
     retry_after_seconds: float | None = None
+    mode: Mode = Mode.ENFORCE
+    tenant: str = ""
+    priority: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from kvguard.admission.occupancy import Ratios
 from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, ThresholdVerdict
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import TierChange
-from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 
 LOGGER = "kvguard"
 LOGGERS = (LOGGER, "uvicorn.error", "asyncio")
@@ -125,6 +125,9 @@ class DecisionLog:
             predicted_blocks=event.blocks,
             changes=list(event.changes) or None,
             retry_after_seconds=event.retry_after_seconds,
+            tenant=event.tenant or None,
+            priority=event.priority or None,
+            mode=event.mode.value if event.mode is Mode.SHADOW else None,
         )
 
     def end(self, event: EndEvent) -> None:
@@ -178,6 +181,16 @@ class DecisionLog:
             f"{fit.context_tokens} tokens, the block rule says {fit.predicted_blocks:g}: {remedy}"
         )
         self._write(logging.WARNING, "block_rule", backend=backend, ratio=round(fit.ratio, 3), why=why)
+
+    def reloaded(self, config_hash: str, *, changed: bool, kept: Sequence[str]) -> None:
+        """Settings are in force from the changed file; a warning names those that take a restart."""
+        why = "these keep their value until a restart" if kept else None
+        level = logging.WARNING if kept else logging.INFO
+        self._write(level, "reload", hash=config_hash, changed=changed, kept=list(kept) or None, why=why)
+
+    def reload_failed(self, faults: Sequence[str]) -> None:
+        """The settings in force stay, because the changed file has these faults."""
+        self._write(logging.ERROR, "reload_failed", faults=list(faults))
 
     def fault(self, request_id: str, error: Exception) -> None:
         """An error of kvguard's own: its type and where, never what it says, which may quote a request."""

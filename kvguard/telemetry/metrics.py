@@ -14,22 +14,28 @@ from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import Backend, TierChange
-from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 
-MODE = "enforce"
+OTHER = "other"
 THRESHOLDS = (Tier.TRIM, Tier.RESTRICT, Tier.REJECT)
 FAST = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 SLOW = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 
 
 class Metrics:
-    """Counters and histograms fed by events."""
+    """Counters and histograms fed by events. Tenants that `tenants` does not name are one, `other`."""
 
     def __init__(self, registry: CollectorRegistry, *, version: str, config_hash: str) -> None:
         self._requests = Counter(
             "kvguard_requests",
             "Decisions on requests; outcome failed counts admitted requests whose backend failed before it answered",
             ("route", "outcome", "tier", "reason", "mode"),
+            registry=registry,
+        )
+        self._callers = Counter(
+            "kvguard_caller_requests",
+            "Decisions on requests by who sent them; tenants that the settings do not name are other",
+            ("tenant", "priority", "outcome", "mode"),
             registry=registry,
         )
         self._ends = Counter("kvguard_exchanges", "How admitted requests ended", ("route", "end"), registry=registry)
@@ -72,14 +78,28 @@ class Metrics:
             registry=registry,
         )
         Info("kvguard_build", "Version of kvguard", registry=registry).info({"version": version})
-        Info("kvguard_config", "Hash of the settings in force", registry=registry).info({"hash": config_hash})
+        self._reload_failures = Counter(
+            "kvguard_config_reload_failures", "Changes of the settings file that had faults", registry=registry
+        )
+        self._config = Info("kvguard_config", "Hash of the settings in force", registry=registry)
+        self.configured(config_hash=config_hash, tenants=frozenset())
+
+    def configured(self, *, config_hash: str, tenants: frozenset[str]) -> None:
+        """These settings are in force; each of `tenants` has series of its own."""
+        self._config.info({"hash": config_hash})
+        self.tenants = tenants
+
+    def reload_failed(self) -> None:
+        """Count a change of the settings that was not taken over."""
+        self._reload_failures.inc()
 
     def prepare(self, *, routes: Sequence[str], backends: Sequence[str], sources: Sequence[str] = ()) -> None:
         """Start the series operators alert on at 0, so that the first event is seen as a change."""
         for route in routes:
             for outcome, tier in ((Outcome.ADMITTED, Tier.NORMAL), (Outcome.DEGRADED, Tier.TRIM)):
-                self._requests.labels(route, outcome.value, int(tier), "", MODE)
-            self._requests.labels(route, "rejected", int(Tier.REJECT), RejectReason.SATURATED.value, MODE)
+                self._requests.labels(route, outcome.value, int(tier), "", Mode.ENFORCE.value)
+            reason = RejectReason.SATURATED.value
+            self._requests.labels(route, "rejected", int(Tier.REJECT), reason, Mode.ENFORCE.value)
             for end in End:
                 self._ends.labels(route, end.value)
         for kind in ("prompt", "requested", "trimmed", "generated", "rejected"):
@@ -93,17 +113,20 @@ class Metrics:
                 self._transitions.labels(backend, int(tier))
 
     def decision(self, event: DecisionEvent) -> None:
-        """Count one decision."""
-        reason = event.reason.value if event.reason else ""
-        self._requests.labels(event.route, event.outcome.value, int(event.tier), reason, MODE).inc()
-        if event.outcome is Outcome.REJECTED:
+        """Count one decision. One that was only reported moves no tokens but those that passed."""
+        reason, mode = event.reason.value if event.reason else "", event.mode.value
+        self._requests.labels(event.route, event.outcome.value, int(event.tier), reason, mode).inc()
+        tenant = event.tenant if event.tenant in self.tenants else OTHER
+        self._callers.labels(tenant, event.priority, event.outcome.value, mode).inc()
+        enforced = event.mode is Mode.ENFORCE
+        if event.outcome is Outcome.REJECTED and enforced:
             self._tokens.labels("rejected").inc(event.prompt_tokens + event.requested_tokens)
             if event.retry_after_seconds is not None:
                 self._retry_after.observe(event.retry_after_seconds)
         elif event.outcome is not Outcome.FAILED:
             self._tokens.labels("prompt").inc(event.prompt_tokens)
             self._tokens.labels("requested").inc(event.requested_tokens)
-            self._tokens.labels("trimmed").inc(event.trimmed_tokens)
+            self._tokens.labels("trimmed").inc(event.trimmed_tokens if enforced else 0)
 
     def end(self, event: EndEvent) -> None:
         """Count how an admitted request ended."""
@@ -138,9 +161,15 @@ class Metrics:
 class PoolCollector(Collector):
     """Reads every backend's state at the moment of a scrape. What is unknown has no sample."""
 
-    def __init__(self, backends: Sequence[Backend], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        now: Callable[[], float],
+        tenants: Callable[[], frozenset[str]] = frozenset,
+    ) -> None:
         self._backends = backends
         self._now = now
+        self._tenants = tenants
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names are checked by the tests, and state may not exist yet."""
@@ -158,6 +187,7 @@ class PoolCollector(Collector):
             self._per_backend("kvguard_inflight_requests", "Admitted requests in flight", lambda b: b.ledger.live),
             self._per_backend("kvguard_inflight_sequences", "Sequences in flight", lambda b: b.ledger.sequences),
             self._per_backend("kvguard_ledger_blocks", "Blocks held by the ledger", lambda b: b.ledger.held_blocks),
+            self._tenant_blocks(),
             self._violations(),
             self._per_backend(
                 "kvguard_scrape_age_seconds", "Age of the last good gauge", lambda b: b.occupancy.age_seconds(now)
@@ -217,6 +247,21 @@ class PoolCollector(Collector):
             "KV cache that everything admitted and lately refused would fill, not clipped at 1",
             lambda b: b.demand_ratio(now),
         )
+
+    def _tenant_blocks(self) -> Metric:
+        family = GaugeMetricFamily(
+            "kvguard_tenant_blocks",
+            "Blocks a tenant's requests in flight come to at full length; those the settings do not name are other",
+            labels=("backend", "tenant"),
+        )
+        known = self._tenants()
+        for backend in self._backends:
+            blocks = dict.fromkeys((*sorted(known), OTHER), 0)
+            for tenant, tally in backend.ledger.tenants.items():
+                blocks[tenant if tenant in known else OTHER] += tally.reserved_blocks
+            for tenant, held in blocks.items():
+                family.add_metric((backend.name, tenant), held)
+        return family
 
     def _violations(self) -> Metric:
         family = CounterMetricFamily(

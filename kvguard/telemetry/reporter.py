@@ -1,5 +1,7 @@
 """Hands every event to the metrics and the log."""
 
+from collections.abc import Sequence
+
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.pool.backend import SizingReview, TierChange
 from kvguard.telemetry.events import DecisionEvent, EndEvent
@@ -53,6 +55,16 @@ class Reporter:
             self._log.thresholds(backend, review.verdicts)
         if review.misfit is not None:
             self._log.misfit(backend, review.misfit, geometry=geometry)
+
+    def reloaded(self, config_hash: str, *, changed: bool, kept: Sequence[str]) -> None:
+        """The settings file was read anew; `kept` names what takes a restart."""
+        if changed or kept:
+            self._log.reloaded(config_hash, changed=changed, kept=kept)
+
+    def reload_failed(self, faults: Sequence[str]) -> None:
+        """The settings file has faults; those in force stay."""
+        self._metrics.reload_failed()
+        self._log.reload_failed(faults)
 
     def fault(self, request_id: str, error: Exception) -> None:
         """kvguard itself failed on a request."""

@@ -19,7 +19,7 @@ TABLE = PolicyTable(
         PolicyRow(by_class={NORMAL: CHAT, "low": CHAT_LOW}, routes=frozenset({"/chat"})),
         PolicyRow(by_class={NORMAL: PLAIN, "low": LOW}),
     ),
-    (PriorityClass(), PriorityClass(name="low", rank=-1)),
+    (PriorityClass(), PriorityClass(name="low", rank=1)),
 )
 
 

@@ -14,7 +14,6 @@ from kvguard.admission.tiers import TierPolicy
 from kvguard.clock import ManualClock
 from kvguard.pool.backend import Backend, new_backend
 from kvguard.proxy.app import GENERATING
-from kvguard.proxy.candidate import CandidatePolicy
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer
 from kvguard.proxy.headers import OPT_OUT
@@ -25,7 +24,8 @@ from tests.admission.build import sample
 
 SMALL = {"prompt": [1] * 16, "max_tokens": 160}
 NOW = 100.0
-POLICY = PipelinePolicy(candidates=CandidatePolicy(allow_opt_out=True, reasoning_models=frozenset({"thinker"})))
+POLICY = PipelinePolicy()
+DEGRADE = DegradePolicy(allow_opt_out=True, reasoning_models=frozenset({"thinker"}))
 COUNTER = PromptCounter(lambda _: (), LearnedRatios(LearnedPolicy()), str)
 
 
@@ -51,7 +51,7 @@ def backend_at(
 def explainer_of(
     *backends: Backend, policy: PipelinePolicy = POLICY, seed: int = 0, **admission: Any
 ) -> tuple[Explainer, Controller]:
-    chosen = AdmissionPolicy(**{"tiers": TierPolicy(), "degrade": DegradePolicy(), **admission})
+    chosen = AdmissionPolicy(**{"tiers": TierPolicy(), "degrade": DEGRADE, **admission})
     controller = Controller(
         backends, chosen, RetryPolicy(), rng=random.Random(seed), on_tier_change=lambda change: None
     )

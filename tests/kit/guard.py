@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import functools
 import io
 import json
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +16,9 @@ import httpx
 from kvguard.bootstrap import Service, running
 from kvguard.clock import ManualClock
 from kvguard.pool.backend import Backend
+from kvguard.reload import SettingsFile
 from kvguard.settings import Settings
+from kvguard.sources import load_settings
 from kvguard.telemetry.log import configure_logging
 from tests.kit.stub import Stub
 
@@ -94,9 +98,17 @@ def settings_for(*stubs: Stub, **sections: Any) -> Settings:
     return Settings(backends=backends, listen=listen, telemetry=telemetry, **sections)
 
 
+def _loaded(file: Path, settings: Settings) -> Settings:
+    """What the file says, under everything the test has set."""
+    return load_settings(config=file, flags=settings.model_dump(exclude_unset=True))
+
+
 @contextlib.asynccontextmanager
-async def guarding(*stubs: Stub, clock: ManualClock | None = None, **sections: Any) -> AsyncIterator[Guard]:
-    """kvguard in front of `stubs`; `sections` are settings. The first scrape is done when this yields.
+async def guarding(
+    *stubs: Stub, clock: ManualClock | None = None, file: Path | None = None, **sections: Any
+) -> AsyncIterator[Guard]:
+    """kvguard in front of `stubs`; `sections` are settings, over those of `file`, which is followed. The first scrape
+    is done when this yields.
 
     The clock is manual, so the background poller scrapes once and then waits for `advance`.
     """
@@ -104,10 +116,19 @@ async def guarding(*stubs: Stub, clock: ManualClock | None = None, **sections: A
     log_stream = io.StringIO()
     logger = configure_logging("debug", log_stream)
     settings = settings_for(*stubs, **sections)
+    followed = None if file is None else SettingsFile(path=file, load=functools.partial(_loaded, file, settings))
     timeout = httpx.Timeout(60)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with contextlib.AsyncExitStack() as stack:
-        service = await stack.enter_async_context(running(settings, clock=clock, rng=random.Random(7), logger=logger))
+        service = await stack.enter_async_context(
+            running(
+                settings if followed is None else followed.load(),
+                clock=clock,
+                rng=random.Random(7),
+                logger=logger,
+                file=followed,
+            )
+        )
         client, admin, scraper = [
             await stack.enter_async_context(
                 httpx.AsyncClient(base_url=base, timeout=timeout, limits=limits, trust_env=False)

@@ -7,9 +7,9 @@ import pytest
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
 from kvguard.admission.lengths import LengthPolicy
-from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.occupancy import OccupancyPolicy, Signal
 from kvguard.admission.reachability import ENOUGH
-from kvguard.admission.tiers import Tier, TierPolicy
+from kvguard.admission.tiers import Tier, TierPolicy, TierRule
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, SizingReview, new_backend
 
@@ -107,3 +107,30 @@ def test_a_block_rule_that_is_off_is_news_once() -> None:
     assert made.review(TierPolicy()).misfit is None
     made.context_tokens = 320
     assert made.review(TierPolicy()).misfit is not None
+
+
+def observed(made: Backend, ratio: float) -> None:
+    engine = EngineUsage(engine="0", capacity_blocks=100, block_size=16, used_ratio=ratio)
+    made.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
+
+
+def test_each_set_of_thresholds_has_a_tier_with_its_own_hysteresis() -> None:
+    """Only the plain one makes news; thresholds nobody has any more are forgotten."""
+    made, plain = sized(), TierPolicy()
+    low = TierPolicy(reject=TierRule(enter=0.88, signals=(Signal.PROJECTED,)))
+    observed(made, 0.89)
+    change = made.retier(plain, 1.0, (low,))
+    assert change is not None
+    assert (change.after, made.tier_under(plain).tier, made.tier_under(low).tier) == (
+        Tier.RESTRICT,
+        Tier.RESTRICT,
+        Tier.REJECT,
+    )
+    observed(made, 0.87)
+    assert made.retier(plain, 2.0, (low,)) is None
+    assert made.tier_under(low).tier is Tier.REJECT
+    observed(made, 0.855)
+    made.retier(plain, 3.0, (low,))
+    assert (made.tier_at(low, 3.0).tier, made.tier_under(low).since) == (Tier.RESTRICT, 3.0)
+    made.retier(plain, 4.0)
+    assert made.other_tiers == {}

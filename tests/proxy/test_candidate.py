@@ -3,8 +3,9 @@
 import pytest
 
 from kvguard.admission.footprint import Trait
+from kvguard.admission.policy import DegradePolicy
 from kvguard.proxy.app import GENERATING
-from kvguard.proxy.candidate import CandidatePolicy, counted, read_request
+from kvguard.proxy.candidate import CandidatePolicy, counted, marked
 from tests.kit.explaining import COUNTER, backend_at
 from tests.kit.guard import COMPLETIONS
 
@@ -14,24 +15,23 @@ BODY = b'{"model": "thinker", "prompt": "hello", "max_tokens": 5000}'
 @pytest.mark.parametrize(
     ("policy", "headers", "traits"),
     [
-        (CandidatePolicy(), [(b"x-kvguard-degrade", b"none")], set()),
-        (CandidatePolicy(allow_opt_out=True), [(b"X-Kvguard-Degrade", b"none")], {Trait.OPTED_OUT}),
-        (CandidatePolicy(allow_opt_out=True), [(b"x-kvguard-degrade", b"all")], set()),
-        (CandidatePolicy(reasoning_models=frozenset({"thinker"})), [], {Trait.REASONING}),
+        (DegradePolicy(), [(b"x-kvguard-degrade", b"none")], set()),
+        (DegradePolicy(allow_opt_out=True), [(b"X-Kvguard-Degrade", b"none")], {Trait.OPTED_OUT}),
+        (DegradePolicy(allow_opt_out=True), [(b"x-kvguard-degrade", b"all")], set()),
+        (DegradePolicy(reasoning_models=frozenset({"thinker"})), [], {Trait.REASONING}),
     ],
 )
 def test_traits_come_from_model_and_headers_as_configured(
-    policy: CandidatePolicy, headers: list[tuple[bytes, bytes]], traits: set[Trait]
+    policy: DegradePolicy, headers: list[tuple[bytes, bytes]], traits: set[Trait]
 ) -> None:
     """A reasoning model is configured by name; the opt-out has to be allowed."""
-    assert read_request(GENERATING[COMPLETIONS], BODY, headers, policy).traits == traits
+    assert marked(GENERATING[COMPLETIONS].parse(BODY), headers, policy).traits == traits
 
 
 @pytest.mark.anyio
 async def test_the_context_of_a_backend_bounds_the_answer() -> None:
     """One candidate asks different things of backends with different contexts."""
-    policy = CandidatePolicy()
-    candidate = await counted(read_request(GENERATING[COMPLETIONS], BODY, [], policy), COUNTER, policy)
+    candidate = await counted(GENERATING[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy())
     short, long = (candidate.demand_on(backend_at("b", 0.0, context=tokens)) for tokens in (100, 10_000))
     assert (short.prompts, short.output_cap, short.estimated) == ((3,), 97, True)
     assert (short.slack_tokens, short.prompt_tokens) == (1, 2)

@@ -1,20 +1,26 @@
 """The controller: which backend, which refusal speaks for all, and that reserving is exact."""
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
+from kvguard.admission.decision import AdmissionPolicy, BlindPolicy, Reject
 from kvguard.admission.footprint import Demand
 from kvguard.admission.lengths import LengthPolicy
-from kvguard.admission.occupancy import OccupancyPolicy
-from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.occupancy import OccupancyPolicy, Signal
+from kvguard.admission.policies import PolicyRow, PolicyTable, PriorityClass
+from kvguard.admission.policy import Degradation, DegradePolicy
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.retry import RetryPolicy
-from kvguard.admission.tiers import Tier, TierPolicy
+from kvguard.admission.shares import TenantPolicy, TenantTable
+from kvguard.admission.tiers import Tier, TierPolicy, TierRule
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, TierChange, new_backend
 from kvguard.proxy.controller import Admission, Controller, Refusal
+from kvguard.proxy.governance import Governance
+from kvguard.proxy.identity import Caller
 
 SMALL = Demand(prompts=(16,), output_cap=16, asked_cap=16, expected_output=16)
 
@@ -188,3 +194,76 @@ def test_retry_after_is_when_enough_of_our_answers_will_have_ended() -> None:
     assert isinstance(refused, Refusal)
     assert refused.retry_after_seconds is not None
     assert 5.0 <= refused.retry_after_seconds <= 7.5
+
+
+PLAIN = AdmissionPolicy(tiers=TierPolicy(), degrade=DegradePolicy())
+LOW = replace(PLAIN, tiers=TierPolicy(reject=TierRule(enter=0.50, signals=(Signal.PROJECTED,))))
+LENIENT = replace(PLAIN, tiers=TierPolicy(reject=TierRule(enter=0.99, signals=(Signal.PROJECTED,))))
+
+
+def governed(*backends: Backend, **governance: Any) -> Controller:
+    """A low class, and models `big-*` that are refused later than others."""
+    made, _ = controller(*backends)
+    rows = (
+        PolicyRow(by_class={"normal": LENIENT, "low": LOW}, models="big-*"),
+        PolicyRow(by_class={"normal": PLAIN, "low": LOW}),
+    )
+    classes = (PriorityClass(), PriorityClass(name="low", shadow=governance.pop("low_in_shadow", False)))
+    made.governance = Governance(table=PolicyTable(rows, classes), **governance)
+    made.retier(0.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("gauge", "priority", "early", "admitted"),
+    [
+        (0.40, "low", False, True),
+        (0.60, "low", True, False),
+        (0.60, "normal", False, True),
+        # Refused by the plain policy, but the body may name a model that is refused later.
+        (0.97, "normal", False, False),
+        (0.995, "normal", True, False),
+    ],
+)
+def test_an_early_refusal_takes_every_policy_that_may_apply(
+    gauge: float, priority: str, early: bool, admitted: bool
+) -> None:
+    """Before the body is read the model is not known; its class is."""
+    made, caller = governed(backend("a", gauge)), Caller(priority=priority)
+    possible = made.governance.possible("/r", caller)
+    assert (made.refuse_early(0.0, possible) is not None) is early
+    terms = made.governance.terms("/r", "small", caller)
+    assert isinstance(made.admit(lambda _: SMALL, "small", 0.0, terms), Admission) is admitted
+
+
+def test_an_override_for_a_model_decides_on_it() -> None:
+    """At 0.97 the model that is refused later still passes."""
+    made = governed(backend("a", 0.97))
+    for model, kind in (("big-1", Admission), ("small", Refusal)):
+        assert isinstance(made.admit(lambda _: SMALL, model, 0.0, made.governance.terms("/r", model)), kind)
+
+
+def test_a_share_is_refused_with_a_time_and_is_no_demand() -> None:
+    """The tenant's own blocks have to come free; more capacity is not what it lacks."""
+    a = backend("a", 0.0)
+    made = governed(a, tenants=TenantTable(unlisted=TenantPolicy(max_share=0.02)))
+    terms = made.governance.terms("/r", None, Caller(tenant="t"))
+    assert isinstance(made.admit(lambda _: SMALL, None, 0.0, terms), Admission)
+    refused = made.admit(lambda _: SMALL, None, 0.0, terms)
+    assert isinstance(refused, Refusal)
+    assert (refused.reason, refused.predicted_blocks) == (RejectReason.TENANT_SHARE, 2)
+    assert refused.retry_after_seconds is not None
+    assert a.refused_blocks.value(0.0) == 0
+    assert isinstance(made.admit(lambda _: SMALL, None, 0.0, made.governance.terms()), Admission)
+
+
+def test_a_class_in_shadow_is_never_refused_early_and_reserved_unchanged() -> None:
+    """The verdict is kept beside the admission."""
+    made, caller = governed(backend("a", 0.60), low_in_shadow=True), Caller(priority="low")
+    assert made.refuse_early(0.0, made.governance.possible("/r", caller)) is None
+    outcome = made.admit(lambda _: SMALL, None, 0.0, made.governance.terms("/r", None, caller))
+    assert isinstance(outcome, Admission)
+    assert isinstance(outcome.verdict, Reject)
+    assert (outcome.decision.demand, outcome.decision.tier) == (SMALL, Tier.NORMAL)
+    assert outcome.decision.degradation == Degradation()
+    assert outcome.reservation.demand == SMALL

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,19 +12,23 @@ from hypothesis import strategies as st
 from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.decision import BlindPolicy
-from kvguard.admission.policy import DegradePolicy
-from kvguard.admission.tiers import TierPolicy
+from kvguard.admission.occupancy import Signal
+from kvguard.admission.policies import PolicyRow, PolicyTable, PriorityClass
+from kvguard.admission.policy import DegradePolicy, TrimMode
+from kvguard.admission.shares import TenantPolicy, TenantTable
+from kvguard.admission.tiers import TierPolicy, TierRule
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
 from kvguard.protocols.request import rewrite
 from kvguard.proxy.app import GENERATING
-from kvguard.proxy.candidate import counted, read_request
+from kvguard.proxy.candidate import counted, marked
 from kvguard.proxy.controller import Admission, Controller
 from kvguard.proxy.explain import UnknownRoute
+from kvguard.proxy.governance import Governance
 from kvguard.proxy.headers import OPT_OUT
-from kvguard.proxy.pipeline import PipelinePolicy
-from tests.admission.build import demands
-from tests.kit.explaining import COUNTER, NOW, POLICY, SMALL, backend_at, explained, explainer_of
+from kvguard.proxy.identity import IdentityPolicy
+from tests.admission.build import demand, demands
+from tests.kit.explaining import COUNTER, DEGRADE, NOW, POLICY, SMALL, backend_at, explained, explainer_of
 from tests.kit.guard import CHAT, COMPLETIONS, guarding
 from tests.kit.properties import deterministic
 from tests.kit.stub import Stub, exposition, refusing_stub, running_stub
@@ -105,7 +110,7 @@ def test_what_is_explained_is_what_the_controller_then_does(
     pool: list[Backend], fields: dict, opt_out: bool, blind: BlindPolicy, collapse: bool, draining: bool
 ) -> None:
     """Same verdict, backend, tier, reason, changes and `Retry-After`; and asking twice changes nothing."""
-    explainer, controller = explainer_of(*pool, blind=blind, degrade=DegradePolicy(collapse_n=collapse))
+    explainer, controller = explainer_of(*pool, blind=blind, degrade=replace(DEGRADE, collapse_n=collapse))
     controller.draining = draining
     before = state_of(controller)
     said = explained(explainer, fields, opt_out=opt_out)
@@ -114,7 +119,7 @@ def test_what_is_explained_is_what_the_controller_then_does(
 
     route = GENERATING[said["route"]]
     headers = [(OPT_OUT, b"none")] if opt_out else []
-    request = read_request(route, json.dumps(fields).encode(), headers, POLICY.candidates)
+    request = marked(route.parse(json.dumps(fields).encode()), headers, controller.policy.degrade)
     candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates))
     outcome = controller.refuse_early(NOW) or controller.admit(candidate.demand_on, request.model, NOW)
 
@@ -206,8 +211,7 @@ def test_a_model_nobody_lists_is_asked_of_all() -> None:
 
 def test_an_opt_out_that_is_not_honoured_is_noted() -> None:
     """The header means nothing unless the operator allows it."""
-    policy = PipelinePolicy()
-    explainer, _ = explainer_of(backend_at("b", 0.75), policy=policy)
+    explainer, _ = explainer_of(backend_at("b", 0.75), degrade=replace(DEGRADE, allow_opt_out=False))
     said = explained(explainer, SMALL, opt_out=True)
     assert said["notes"] == ["x-kvguard-degrade: none is ignored, because degrade.allow_opt_out is off"]
     assert said["decision"] == "degrade"
@@ -307,3 +311,57 @@ def test_a_prompt_beyond_the_context_is_said_to_be_refused_by_the_engine() -> No
     assert told not in explained(explainer, {"prompt": [1] * 100, "max_tokens": 1})["why"]
     cut = {"prompt": [1] * 101, "max_tokens": 1, "truncate_prompt_tokens": 50}
     assert not [line for line in explained(explainer, cut)["why"] if "longer than the context" in line]
+
+
+def test_who_asks_is_taken_into_account() -> None:
+    """On the admin port identity headers are believed: class, tenant, share and shadow mode all show."""
+    backend = backend_at("b", 0.60)
+    backend.reserve(demand(160, cap=16), NOW, "lab")
+    explainer, controller = explainer_of(backend)
+    low = replace(controller.policy, tiers=TierPolicy(reject=TierRule(enter=0.5, signals=(Signal.PROJECTED,))))
+    rows = (PolicyRow(by_class={"normal": controller.policy, "low": low, "vip": replace(low, exempt=True)}),)
+    classes = (PriorityClass(), PriorityClass(name="low"), PriorityClass(name="vip"))
+    controller.governance = Governance(
+        table=PolicyTable(rows, classes),
+        tenants=TenantTable(by_name={"lab": TenantPolicy(max_share=0.12)}),
+        identity=IdentityPolicy(
+            tenant_header=b"x-tenant", priority_header=b"x-priority", classes=frozenset({"normal", "low", "vip"})
+        ),
+    )
+    controller.retier(NOW)
+
+    def said(*headers: tuple[bytes, bytes]) -> Any:
+        return asyncio.run(explainer.explain(json.dumps(SMALL).encode(), list(headers)))
+
+    assert (said()["decision"], said()["tenant"], said()["priority"]) == ("degrade", "anonymous", "normal")
+    refused = said((b"x-priority", b"low"))
+    assert (refused["decision"], refused["reason"], refused["priority"]) == ("refuse", "saturated", "low")
+    exempt = said((b"x-priority", b"vip"))
+    assert exempt["backends"][0]["why"] == ["admitted unchanged, because its class is exempt (classes[].exempt)"]
+    shared = said((b"x-tenant", b"lab"))
+    assert (shared["reason"], shared["status"]) == ("tenant_share", 429)
+    assert shared["backends"][0]["why"] == [
+        "refused (tenant_share), because tenant lab holds 11 blocks, and with this request more than its 12 "
+        "(tenants[].max_share 0.12 of 100)"
+    ]
+    controller.governance = replace(controller.governance, shadowed=frozenset({"b"}))
+    assert said((b"x-priority", b"low"))["backends"][0]["why"][-1] == (
+        "shadow mode: it passes unchanged, and this is only reported"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gauge", "words"),
+    [
+        (0.691, "the output cap stays, because TRIM has only just begun (degrade.mode proportional)"),
+        (
+            0.765,
+            "the output cap is lowered from 160 to 120 (degrade.mode proportional: 50% of degrade.trim_factor 0.5, "
+            "degrade.max_output_tokens 512, degrade.floor_tokens 64)",
+        ),
+    ],
+)
+def test_a_proportional_trim_says_how_far_it_goes(gauge: float, words: str) -> None:
+    """By the load with the request, between the two thresholds."""
+    explainer, _ = explainer_of(backend_at("b", gauge), degrade=DegradePolicy(mode=TrimMode.PROPORTIONAL))
+    assert words in explained(explainer, SMALL)["backends"][0]["why"]

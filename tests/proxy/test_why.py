@@ -1,16 +1,16 @@
 """The words name the number, the threshold and the setting that decided."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.occupancy import Signal
-from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.tiers import Tier, TierPolicy, TierRule, TierState
 from kvguard.pool.backend import Backend
 from tests.admission.build import sample
-from tests.kit.explaining import NOW, SMALL, backend_at, explained, explainer_of
+from tests.kit.explaining import DEGRADE, NOW, SMALL, backend_at, explained, explainer_of
 
 
 def why(
@@ -159,7 +159,7 @@ def test_sequences_are_cut_or_say_why_not(fields: dict, opt_out: bool, collapse:
         backend_at("b", 0.86),
         fields={"n": 3, "max_tokens": 8, **fields},
         opt_out=opt_out,
-        degrade=DegradePolicy(collapse_n=collapse),
+        degrade=replace(DEGRADE, collapse_n=collapse),
     )
     assert words in lines
 

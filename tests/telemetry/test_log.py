@@ -11,7 +11,7 @@ from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, Thres
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import TierChange
-from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.log import DecisionLog, configure_logging, rounded
 
 
@@ -188,3 +188,30 @@ def test_a_block_rule_that_is_off_says_what_to_do(geometry: bool, remedy: str) -
     assert line["why"] == (
         "the engine holds 5.0 blocks for a request of its full context of 160 tokens, the block rule says 10: " + remedy
     )
+
+
+def test_a_decision_says_who_asked_and_whether_it_was_carried_out() -> None:
+    """Tenant and class where they are known; the mode only in shadow."""
+    log, stream = logged()
+    who = {"tenant": "lab", "priority": "low"}
+    log.decision(decision(Outcome.DEGRADED, Tier.TRIM, **who))
+    log.decision(decision(Outcome.DEGRADED, Tier.TRIM, **who, mode=Mode.SHADOW))
+    assert [(line["tenant"], line["priority"], line.get("mode")) for line in lines(stream)] == [
+        ("lab", "low", None),
+        ("lab", "low", "shadow"),
+    ]
+
+
+def test_reloads_are_information_unless_something_takes_a_restart() -> None:
+    """A warning names it, an error every fault."""
+    log, stream = logged()
+    log.reloaded("abc", changed=True, kept=())
+    log.reloaded("abc", changed=False, kept=("listen.port",))
+    log.reload_failed(("tiers.trim_at: too high", "nope: no such setting"))
+    said = [{name: value for name, value in line.items() if name != "ts"} for line in lines(stream)]
+    why = "these keep their value until a restart"
+    assert said == [
+        {"level": "info", "event": "reload", "hash": "abc", "changed": True},
+        {"level": "warning", "event": "reload", "hash": "abc", "changed": False, "kept": ["listen.port"], "why": why},
+        {"level": "error", "event": "reload_failed", "faults": ["tiers.trim_at: too high", "nope: no such setting"]},
+    ]

@@ -16,7 +16,7 @@ from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, TierChange, new_backend
-from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 
 
@@ -204,3 +204,56 @@ def test_the_block_rule_has_a_ratio_once_the_engine_publishes_its_tokens() -> No
         backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
         backend.review(TierPolicy())
         assert collected(backend, 0.0).get_sample_value("kvguard_block_rule_ratio", {"backend": "b"}) == ratio
+
+
+def test_what_was_only_reported_moves_no_tokens_but_those_that_passed() -> None:
+    """In shadow mode nothing is trimmed, rejected or told to retry, and the request passes whole."""
+    metrics, registry = fresh()
+    for outcome, reason in ((Outcome.REJECTED, RejectReason.SATURATED), (Outcome.DEGRADED, None)):
+        metrics.decision(replace(event(outcome, Tier.REJECT, reason), mode=Mode.SHADOW))
+    value = registry.get_sample_value
+    labels = {"route": "r", "outcome": "rejected", "tier": "3", "reason": "saturated"}
+    assert value("kvguard_requests_total", {**labels, "mode": "shadow"}) == 1
+    assert value("kvguard_requests_total", {**labels, "mode": "enforce"}) == 0
+    tokens = {kind: value("kvguard_tokens_total", {"kind": kind}) for kind in ("prompt", "trimmed", "rejected")}
+    assert tokens == {"prompt": 20, "trimmed": 0, "rejected": 0}
+    assert value("kvguard_retry_after_seconds_count") == 0
+
+
+def test_tenants_nobody_configured_are_one() -> None:
+    """Their names never become labels; those that the settings name do, from then on."""
+    metrics, registry = fresh()
+    metrics.configured(config_hash="new", tenants=frozenset({"lab"}))
+    for tenant in ("lab", "made-up-1", "made-up-2"):
+        metrics.decision(replace(event(Outcome.ADMITTED, Tier.NORMAL), tenant=tenant, priority="normal"))
+    counted = {
+        tenant: registry.get_sample_value(
+            "kvguard_caller_requests_total",
+            {"tenant": tenant, "priority": "normal", "outcome": "admitted", "mode": "enforce"},
+        )
+        for tenant in ("lab", "other", "made-up-1")
+    }
+    assert counted == {"lab": 1, "other": 2, "made-up-1": None}
+    assert registry.get_sample_value("kvguard_config_info", {"hash": "new"}) == 1
+    assert registry.get_sample_value("kvguard_config_info", {"hash": "abc"}) is None
+
+
+def test_blocks_of_tenants_are_read_off_the_ledger() -> None:
+    """Known ones apart, 0 included; all others together."""
+    backend, registry = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy()), CollectorRegistry()
+    registry.register(PoolCollector((backend,), lambda: 0.0, lambda: frozenset({"lab", "idle"})))
+    for tenant in ("lab", "x", "y"):
+        backend.reserve(Demand(prompts=(3,), output_cap=1, asked_cap=1, expected_output=1), 0.0, tenant)
+    held = {
+        tenant: registry.get_sample_value("kvguard_tenant_blocks", {"backend": "b", "tenant": tenant})
+        for tenant in ("lab", "idle", "other", "x")
+    }
+    assert held == {"lab": 4, "idle": 0, "other": 8, "x": None}
+
+
+def test_faulty_changes_of_the_settings_are_counted() -> None:
+    """From 0, so that the first is seen as a change."""
+    metrics, registry = fresh()
+    assert registry.get_sample_value("kvguard_config_reload_failures_total") == 0
+    metrics.reload_failed()
+    assert registry.get_sample_value("kvguard_config_reload_failures_total") == 1

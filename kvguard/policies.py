@@ -1,0 +1,109 @@
+"""Everything a running kvguard goes by that may change without a restart: built whole, then put in place at once."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.retry import RetryPolicy
+from kvguard.errors import SettingsError
+from kvguard.policy_sections import tenant_table
+from kvguard.pool.backend import Backend
+from kvguard.proxy.app import GENERATING
+from kvguard.proxy.candidate import CandidatePolicy
+from kvguard.proxy.controller import Controller
+from kvguard.proxy.exchange import Patience
+from kvguard.proxy.governance import Governance
+from kvguard.proxy.identity import Caller, IdentityPolicy
+from kvguard.proxy.pipeline import PipelinePolicy
+from kvguard.settings import Settings
+from kvguard.telemetry.metrics import Metrics
+
+
+class _Path(Protocol):
+    policy: PipelinePolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What the settings come to; `occupancy` for each backend. `tenants` are those known by name."""
+
+    governance: Governance
+    retry: RetryPolicy
+    path: PipelinePolicy
+    lengths: LengthPolicy
+    occupancy: tuple[OccupancyPolicy, ...]
+    tenants: frozenset[str]
+    config_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followers:
+    """Whatever goes by policies."""
+
+    controller: Controller
+    paths: tuple[_Path, ...]
+    metrics: Metrics
+
+    def follow(self, policies: Policies) -> None:
+        """Put all of them in place. Reservations stay as they are."""
+        self.controller.governance = policies.governance
+        self.controller.retry = policies.retry
+        for path in self.paths:
+            path.policy = policies.path
+        for backend, policy in zip(self.controller.backends, policies.occupancy, strict=True):
+            backend.occupancy.policy = policy
+            backend.occupancy.lengths.follow(policies.lengths)
+        self.metrics.configured(config_hash=policies.config_hash, tenants=policies.tenants)
+
+
+def policies_of(settings: Settings, backends: Sequence[Backend]) -> Policies:
+    """Build every policy. Raises SettingsError."""
+    return Policies(
+        governance=governance_of(settings),
+        retry=settings.reject.policy(),
+        path=pipeline_policy(settings),
+        lengths=settings.forecast.policy(),
+        occupancy=tuple(settings.occupancy_policy(backend.occupancy.policy.capacity) for backend in backends),
+        tenants=frozenset(settings.tenant_names()),
+        config_hash=config_hash(settings),
+    )
+
+
+def governance_of(settings: Settings) -> Governance:
+    """Who is decided on by which policy. Raises SettingsError when an override is for a route there is not."""
+    routes = {route for each in settings.overrides for route in each.routes}
+    unknown = sorted(routes - GENERATING.keys())
+    if unknown:
+        raise SettingsError(
+            [f"overrides: {route}: no such route; there are {', '.join(GENERATING)}" for route in unknown]
+        )
+    table, chosen = settings.policy_plan().table(), settings.identity
+    identity = IdentityPolicy(
+        tenant_header=chosen.tenant_header.encode() if chosen.tenant_header else None,
+        priority_header=chosen.priority_header.encode() if chosen.priority_header else None,
+        trusted=chosen.trusted_proxies,
+        keys={name: Caller(tenant=key.tenant, priority=key.priority) for name, key in chosen.keys.items()},
+        tenant_per_key=chosen.tenant_per_key,
+        classes=frozenset(table.classes),
+    )
+    tenants = tenant_table(settings.tenants)
+    return Governance(table=table, tenants=tenants, identity=identity, shadowed=settings.shadowed())
+
+
+def pipeline_policy(settings: Settings) -> PipelinePolicy:
+    """What the request path needs to know of the settings."""
+    return PipelinePolicy(
+        max_body_bytes=settings.limits.max_body_bytes,
+        retry_after_seconds=settings.reject.retry_min_seconds,
+        statuses=settings.reject.status,
+        patience=Patience(body_seconds=settings.limits.body_seconds, stall_seconds=settings.limits.stall_seconds),
+        candidates=CandidatePolicy(assumed_output_tokens=settings.tokens.assumed_output_tokens),
+    )
+
+
+def config_hash(settings: Settings) -> str:
+    """Short fingerprint of the settings in force, the same for the same settings."""
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]

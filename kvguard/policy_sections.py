@@ -1,0 +1,188 @@
+"""Groups of settings about who is treated how: identity, priority classes, tenants, overrides, reloading."""
+
+import re
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import Field, ValidationError, field_validator
+
+from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
+from kvguard.admission.policies import NORMAL, PolicyRow, PolicyTable, PriorityClass
+from kvguard.admission.shares import TenantPolicy, TenantTable
+from kvguard.sections import DegradeSettings, Positive, Section, TierSettings
+
+ALL_OTHERS: Final = "*"
+_HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+_SPOKEN_FOR = ("authorization", "connection", "content-length", "content-type", "host", "transfer-encoding")
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/+=@-]{1,128}$")]
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+class KeySettings(Section):
+    """Who holds an API key."""
+
+    tenant: Name
+    """Whose share its requests count towards."""
+    priority: str = NORMAL
+    """Name of the class that decides on them."""
+
+
+class IdentitySettings(Section):
+    """Who a request is from. Nothing a client can set by itself is believed."""
+
+    tenant_header: str | None = None
+    """Header that names the tenant, e.g. `x-tenant-id`. Believed from trusted proxies; anybody else's goes nowhere."""
+    priority_header: str | None = None
+    """Header that names the priority class; likewise."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Addresses or networks whose identity headers are believed, e.g. `10.0.0.0/8`. They must overwrite clients'."""
+    keys: dict[str, KeySettings] = Field(default_factory=dict)
+    """Callers by API key: the first 16 hex digits of the SHA-256 of the bearer token, never the token itself."""
+    tenant_per_key: bool = False
+    """Each API key that is not listed is a tenant of its own. Only where something else checks keys."""
+
+    @field_validator("tenant_header", "priority_header")
+    @classmethod
+    def _header(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if not _HEADER.fullmatch(value.lower()) or value.lower() in _SPOKEN_FOR:
+            raise ValueError("must be a header that means nothing else")
+        return value.lower()
+
+    @field_validator("keys", mode="before")
+    @classmethod
+    def _no_secrets(cls, value: Any) -> Any:
+        """Refused as a whole: a fault of one entry would name it, and it may be a key."""
+        if isinstance(value, dict) and not all(_FINGERPRINT.fullmatch(str(name)) for name in value):
+            raise ValueError("each name must be the first 16 hex digits of a key's SHA-256, in quotes; never the key")
+        return value
+
+
+class ClassSettings(Section):
+    """A priority class."""
+
+    name: Name
+    """What the header or the key calls it; `normal` is everybody else's."""
+    rank: int = 0
+    """Classes of lower rank go first where requests wait; `normal` has 0."""
+    exempt: bool = False
+    """Never degraded, nor refused for a full cache or a tenant's share; for what must always be answered."""
+    shadow: bool = False
+    """Decisions on it are only reported, whatever `mode` says."""
+    tiers: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `tiers` that differ for it; the tier in force is then its own too."""
+    degrade: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `degrade` that differ for it."""
+
+
+class TenantSettings(Section):
+    """A tenant."""
+
+    name: Name | Annotated[str, Field(pattern=r"^\*$")]
+    """As the header or the key names it; `anonymous` is everybody without one, `*` each that is not listed."""
+    max_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Most of a backend's blocks its running requests may come to; none is no bound."""
+    weight: Positive = 1.0
+    """Its turn among tenants where requests wait."""
+
+
+class OverrideSettings(Section):
+    """Other settings for some requests."""
+
+    models: str = "*"
+    """Pattern of model names, with `*` and `?`."""
+    routes: tuple[str, ...] = ()
+    """Paths, e.g. `/v1/chat/completions`; none means every."""
+    tiers: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `tiers` that differ."""
+    degrade: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `degrade` that differ."""
+
+
+class ReloadSettings(Section):
+    """Taking over changes of the settings file."""
+
+    interval_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """Pause between looks at the file's content; 0 leaves only SIGHUP."""
+
+
+CLASSES: Final = (
+    ClassSettings(name="sheddable", rank=10, tiers={"trim_at": 0.55, "restrict_at": 0.70, "reject_at": 0.80}),
+    ClassSettings(name=NORMAL),
+    ClassSettings(name="critical", rank=-10, tiers={"trim_at": 0.85, "restrict_at": 0.93, "reject_at": 0.98}),
+    ClassSettings(name="exempt", rank=-20, exempt=True),
+)
+
+
+def tenant_table(tenants: Sequence[TenantSettings]) -> TenantTable:
+    """The core's value."""
+    policies = {each.name: TenantPolicy(max_share=each.max_share, weight=each.weight) for each in tenants}
+    unlisted = policies.pop(ALL_OTHERS, TenantPolicy())
+    return TenantTable(by_name=policies, unlisted=unlisted)
+
+
+class PolicyPlan:
+    """Every combination of override and class: the plain settings, the override over them, the class over both."""
+
+    def __init__(
+        self,
+        tiers: TierSettings,
+        degrade: DegradeSettings,
+        blind: BlindPolicy,
+        classes: Sequence[ClassSettings],
+        overrides: Sequence[OverrideSettings],
+    ) -> None:
+        self._tiers = tiers
+        self._degrade = degrade
+        self._blind = blind
+        implied = () if any(each.name == NORMAL for each in classes) else (ClassSettings(name=NORMAL),)
+        self._classes = (*classes, *implied)
+        self._overrides = overrides
+
+    def faults(self) -> Iterator[str]:
+        """What cannot be combined, one line each."""
+        for number, override in (*enumerate(self._overrides), (None, OverrideSettings())):
+            for each in self._classes:
+                try:
+                    self._policy(override, each)
+                except ValidationError as error:
+                    where = [] if number is None else [f"overrides.{number}"]
+                    where += [] if each.name == NORMAL else [f"classes.{each.name}"]
+                    yield from (f"{' with '.join(where)}: {_words(detail)}" for detail in error.errors())
+
+    def table(self) -> PolicyTable:
+        """The core's value. There must be no faults."""
+        rows = [
+            PolicyRow(by_class=self._by_class(each), models=each.models, routes=frozenset(each.routes))
+            for each in (*self._overrides, OverrideSettings())
+        ]
+        classes = [PriorityClass(name=each.name, rank=each.rank, shadow=each.shadow) for each in self._classes]
+        return PolicyTable(rows, classes)
+
+    def _by_class(self, override: OverrideSettings) -> dict[str, AdmissionPolicy]:
+        return {each.name: self._policy(override, each) for each in self._classes}
+
+    def _policy(self, override: OverrideSettings, chosen: ClassSettings) -> AdmissionPolicy:
+        return AdmissionPolicy(
+            tiers=_over(self._tiers, override.tiers, chosen.tiers).policy(),
+            degrade=_over(self._degrade, override.degrade, chosen.degrade).policy(),
+            blind=self._blind,
+            exempt=chosen.exempt,
+        )
+
+
+def _over(base: AnySection, *differences: dict[str, Any]) -> AnySection:
+    """The section with what differs put over it. Raises ValidationError."""
+    values = base.model_dump()
+    for each in differences:
+        values.update(each)
+    return type(base)(**values)
+
+
+def _words(detail: Any) -> str:
+    name = ".".join(str(part) for part in detail["loc"])
+    text = detail["msg"].removeprefix("Value error, ")
+    return f"{name}: {text}" if name else str(text)

@@ -1,0 +1,149 @@
+"""Settings about who is treated how: what combines to which policy, and every fault of theirs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvguard.admission.policies import NORMAL
+from kvguard.admission.policy import TrimMode
+from kvguard.errors import SettingsError
+from kvguard.settings import Settings
+from kvguard.sources import load_settings
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def loaded(**sections: Any) -> Settings:
+    return load_settings(flags=sections)
+
+
+def test_the_built_in_classes_are_shed_in_order() -> None:
+    """Sheddable first, then normal, then critical; what is exempt never is. Whatever the plain thresholds are."""
+    for tiers in (
+        {},
+        {"trim_at": 0.1, "restrict_at": 0.2, "reject_at": 0.3},
+        {"trim_at": 0.97, "restrict_at": 0.98, "reject_at": 0.99},
+    ):
+        table = loaded(tiers=tiers).policy_plan().table()
+        policies = {name: table.of("m", CHAT, name) for name in table.classes}
+        assert list(policies) == ["sheddable", NORMAL, "critical", "exempt"]
+        assert [policies[name].exempt for name in policies] == [False, False, False, True]
+        assert sorted(table.classes.values(), key=lambda each: -each.rank) == list(table.classes.values())
+    assert loaded().policy_plan().table().default.tiers.reject.enter == 0.95
+
+
+def test_a_class_goes_over_an_override_which_goes_over_the_plain_settings() -> None:
+    """Each names only what differs; the first override that covers a request is the only one."""
+    table = (
+        loaded(
+            tiers={"trim_at": 0.1, "restrict_at": 0.8, "reject_at": 0.9},
+            degrade={"floor_tokens": 10, "max_output_tokens": 100},
+            overrides=[
+                {"models": "big-*", "routes": [CHAT], "tiers": {"trim_at": 0.2}, "degrade": {"mode": "proportional"}},
+                {"models": "big-*", "tiers": {"trim_at": 0.3, "restrict_at": 0.7}},
+            ],
+            classes=[
+                {"name": "low", "tiers": {"restrict_at": 0.5}, "degrade": {"floor_tokens": 20, "allow_opt_out": True}}
+            ],
+        )
+        .policy_plan()
+        .table()
+    )
+    found = {
+        (model, route, priority): table.of(model, route, priority)
+        for model in ("big-1", "small")
+        for route in (CHAT, "/v1/completions")
+        for priority in (NORMAL, "low")
+    }
+    enters = {key: (each.tiers.trim.enter, each.tiers.restrict.enter) for key, each in found.items()}
+    assert enters == {
+        ("big-1", CHAT, NORMAL): (0.2, 0.8),
+        ("big-1", CHAT, "low"): (0.2, 0.5),
+        ("big-1", "/v1/completions", NORMAL): (0.3, 0.7),
+        ("big-1", "/v1/completions", "low"): (0.3, 0.5),
+        ("small", CHAT, NORMAL): (0.1, 0.8),
+        ("small", CHAT, "low"): (0.1, 0.5),
+        ("small", "/v1/completions", NORMAL): (0.1, 0.8),
+        ("small", "/v1/completions", "low"): (0.1, 0.5),
+    }
+    chosen = found["big-1", CHAT, "low"].degrade
+    assert (chosen.mode, chosen.floor_tokens, chosen.max_output_tokens) == (TrimMode.PROPORTIONAL, 20, 100)
+    assert chosen.allow_opt_out
+    assert not found["big-1", CHAT, NORMAL].degrade.allow_opt_out
+
+
+@pytest.mark.parametrize(
+    ("sections", "part"),
+    [
+        ({"classes": [{"name": "low", "tiers": {"reject_at": 0.8}}]}, "classes.low: trim_at < restrict_at < reject_at"),
+        (
+            {"overrides": [{"tiers": {"trim_at": 0.9}}], "classes": [{"name": "top", "tiers": {"restrict_at": 0.91}}]},
+            "overrides.0: trim_at < restrict_at < reject_at must hold",
+        ),
+        (
+            {
+                "overrides": [{"tiers": {"trim_at": 0.8}}],
+                "classes": [{"name": "low", "tiers": {"restrict_at": 0.75}}],
+            },
+            "overrides.0 with classes.low: trim_at < restrict_at < reject_at must hold",
+        ),
+        ({"classes": [{"name": "low", "tiers": {"trimat": 0.8}}]}, "classes.low: trimat: Extra inputs"),
+        ({"classes": [{"name": "low", "degrade": {"floor_tokens": 600}}]}, "floor_tokens must not exceed"),
+        ({"classes": [{"name": "a"}, {"name": "a"}]}, "classes: two are named a"),
+        ({"classes": [{"name": "a b"}]}, "classes.0.name"),
+        ({"tenants": [{"name": "a"}, {"name": "a"}]}, "tenants: two are named a"),
+        ({"tenants": [{"name": "a", "max_share": 0}]}, "tenants.0.max_share"),
+        ({"tenants": [{"name": "a", "max_share": 1.1}]}, "tenants.0.max_share"),
+        ({"tenants": [{"name": "a", "weight": 0}]}, "tenants.0.weight"),
+        ({"identity": {"keys": {"0" * 16: {"tenant": "a", "priority": "vip"}}}}, "there is no class vip"),
+        ({"identity": {"tenant_header": "Authorization"}}, "must be a header that means nothing else"),
+        ({"identity": {"tenant_header": "x tenant"}}, "must be a header that means nothing else"),
+        ({"identity": {"trusted_proxies": ["gateway"]}}, "identity.trusted_proxies.0"),
+        ({"mode": "off"}, "mode:"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_fault(sections: dict[str, Any], part: str) -> None:
+    """Every combination is checked when the settings are read."""
+    with pytest.raises(SettingsError) as caught:
+        loaded(**sections)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["sk-canary-key", "0" * 15, "0" * 17, "G" * 16, "ABCDEF0123456789"])
+def test_a_key_in_place_of_its_fingerprint_is_not_repeated(name: str) -> None:
+    """Whoever writes the key itself into the settings is told so without seeing it in a log."""
+    with pytest.raises(SettingsError) as caught:
+        loaded(identity={"keys": {name: {"tenant": "a", "nope": 1}}})
+    assert "the first 16 hex digits of a key's SHA-256" in str(caught.value)
+    assert name not in str(caught.value)
+
+
+def test_tenants_are_named_by_settings_and_keys() -> None:
+    """`*` is nobody's name."""
+    settings = loaded(
+        tenants=[{"name": "a", "max_share": 0.5}, {"name": "*", "max_share": 0.2, "weight": 3}],
+        identity={"keys": {"0" * 16: {"tenant": "lab"}}, "tenant_header": "X-Tenant"},
+    )
+    assert set(settings.tenant_names()) == {"a", "lab"}
+    assert settings.identity.tenant_header == "x-tenant"
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "shadowed"),
+    [
+        ("enforce", None, set()),
+        ("shadow", None, {"a:1", "b:2"}),
+        ("enforce", "shadow", {"a:1"}),
+        ("shadow", "enforce", {"b:2"}),
+    ],
+)
+def test_a_backends_own_mode_goes_over_that_of_all(mode: str, own: str | None, shadowed: set[str]) -> None:
+    """The more specific one counts."""
+    backends = [{"url": "http://a:1", "mode": own}, {"url": "http://b:2"}]
+    assert loaded(mode=mode, backends=backends).shadowed() == shadowed
