@@ -47,6 +47,7 @@ class PolicyTable:
         self._rows = tuple(rows)
         self.classes = {each.name: each for each in classes}
         self.default = self._rows[-1].by_class[NORMAL]
+        self._possible: dict[tuple[str, str], tuple[AdmissionPolicy, ...]] = {}
         tiers = [policy.tiers for row in self._rows for policy in row.by_class.values()]
         self.other_tiers: tuple[TierPolicy, ...] = tuple(
             policy for policy in dict.fromkeys(tiers) if policy != self.default.tiers
@@ -67,7 +68,12 @@ class PolicyTable:
         return row.by_class[self.class_of(priority).name]
 
     def possible(self, route: str, priority: str) -> tuple[AdmissionPolicy, ...]:
-        """Every policy a request may turn out to have while its model is not known."""
-        name, rows = self.class_of(priority).name, [row for row in self._rows if row.on(route)]
-        last = next(number for number, row in enumerate(rows) if row.models == "*")
-        return tuple(dict.fromkeys(row.by_class[name] for row in rows[: last + 1]))
+        """Every policy a request may turn out to have while its model is not known; routes are those served here."""
+        name = self.class_of(priority).name
+        found = self._possible.get((route, name))
+        if found is None:
+            rows = [row for row in self._rows if row.on(route)]
+            last = next(number for number, row in enumerate(rows) if row.models == "*")
+            found = tuple(dict.fromkeys(row.by_class[name] for row in rows[: last + 1]))
+            self._possible[route, name] = found
+        return found

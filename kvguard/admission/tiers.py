@@ -75,6 +75,8 @@ def next_tier(state: TierState, ratios: Ratios, policy: TierPolicy, now: float) 
     entered = tier_of(ratios, policy)
     if entered > state.tier:
         return TierState(entered, now)
+    if entered is state.tier:
+        return state
     held = tier_of(ratios, policy, slack=policy.exit_margin)
     if held >= state.tier or now - state.since < policy.min_dwell_seconds:
         return state
