@@ -89,8 +89,8 @@ sum by (backend) (rate(kvguard_forecast_exceeded_total{source="learned"}[1h]))
 | Reads | Means | What to do |
 |---|---|---|
 | near `1 - quantile` | forecasts hold | nothing |
-| above it for hours | answers are longer than those before | lower `forecast.half_life_answers` or raise the quantile |
-| below it for hours | answers are shorter, or many have one length | lower `forecast.half_life_answers`; it costs room |
+| above it for hours | answers grow longer | lower `forecast.half_life_answers` or raise the quantile |
+| below it for hours | answers grow shorter, or many have one length | the same; it costs room |
 
 | `source` | Forecast by |
 |---|---|
