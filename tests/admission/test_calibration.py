@@ -3,17 +3,22 @@
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvguard.admission.calibration import Calibration, LengthForecast, forecast_of
 from kvguard.admission.footprint import Demand
 from kvguard.admission.lengths import LengthPolicy, LengthSource, OutputLengths
 from kvguard.admission.population import ANYBODY, Population
 from kvguard.admission.usage import EngineUsage, UsageSample
-from tests.admission.build import demand, learned
+from tests.admission.build import answers, demand, demands, learned, learned_from
+from tests.kit.properties import deterministic
 
 LEARNED, PRIOR, CAP = LengthSource
+STOPPED = Population(model="m", route="r", stops=True)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,22 @@ def test_answers_of_several_sequences_are_not_counted(asked: Demand) -> None:
     calibration = Calibration()
     calibration.note(LengthForecast(tokens=100, source=LEARNED), asked, 300)
     assert not calibration.answers
+
+
+@deterministic
+@given(asked=demands(), seen=answers, counted=st.integers(0, 50), population=st.sampled_from((ANYBODY, STOPPED)))
+def test_no_forecast_is_above_the_cap(
+    asked: Demand, seen: list[tuple[int, int | None]], counted: int, population: Population
+) -> None:
+    """Nor below the least length where the cap allows it, whoever knows what; fixed lengths are the cap."""
+    lengths = learned_from(seen)
+    engine = EngineUsage(engine="0", generation_lengths=((100.0, float(counted)), (math.inf, 2.0 * counted)))
+    lengths.observe_engine(UsageSample(engines=(engine,)))
+    tokens = forecast_of(replace(asked, population=population), lengths).tokens
+    cap = math.inf if asked.output_cap is None else asked.output_cap
+    assert min(asked.min_tokens, cap) <= tokens <= cap
+    if asked.fixed_length and asked.expected_output == cap:
+        assert tokens == cap
 
 
 # Closed loop: forecast, answer, learn, as the proxy does.
