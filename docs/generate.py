@@ -76,6 +76,34 @@ known has no sample: absence is a state, never 0.
 |---|---|---|---|
 """
 
+FORECASTS = """
+## Do the length forecasts hold?
+
+At admission each answer is given a length: the `forecast.quantile` of those like it. What was forecast is kept and
+compared with the whole answer, so the share that got longer should be near `1 - forecast.quantile`, 0.3 by default:
+
+```
+sum by (backend) (rate(kvguard_forecast_exceeded_total{source="learned"}[1h]))
+  / sum by (backend) (rate(kvguard_forecast_answers_total{source="learned"}[1h]))
+```
+
+| Reads | Means | What to do |
+|---|---|---|
+| near `1 - quantile` | forecasts hold | nothing |
+| above it for hours | answers grow longer | lower `forecast.half_life_answers` or raise the quantile |
+| below it for hours | answers grow shorter, or many have one length | the same; it costs room |
+
+| `source` | Forecast by |
+|---|---|
+| `learned` | answers seen by kvguard |
+| `prior` | the engine's own histogram, as long as kvguard knows too little; read more carefully, so fewer exceed it |
+| `cap` | the request: nothing is known, or its cap or `min_tokens` is the bound. Hardly any exceed it |
+
+Left out are answers that their cap cut off before they could outgrow the forecast, answers of several sequences, whose
+single lengths are not known, and answers that broke off. A sharp rise of `exceeded` after a change of model or prompts
+falls back within about two half-lives.
+"""
+
 
 def configuration() -> str:
     """The page of every setting."""
@@ -147,7 +175,7 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
 def metrics() -> str:
     """The page of every metric."""
     rows = [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in every_metric()]
-    return METRICS + "\n".join(rows) + "\n"
+    return METRICS + "\n".join(rows) + "\n" + FORECASTS
 
 
 FOOTPRINT = """# KV footprint

@@ -37,6 +37,7 @@ from kvguard.server import bind, serving
 from kvguard.settings import Settings
 from kvguard.simulator.app import create_app
 from kvguard.simulator.config import SimConfig, parse_sim_url
+from kvguard.state import StateFile, check_writable
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 from kvguard.telemetry.reporter import Reporter
@@ -79,6 +80,9 @@ async def running(
             rng=rng,
             on_tier_change=reporter.tier_change,
         )
+        if settings.forecast.state_file is not None:
+            state = StateFile(settings.forecast.state_file, backends, reporter)
+            await stack.enter_async_context(state.kept(clock, settings.forecast.state_interval_seconds))
         upstream = AiohttpUpstream(_limits(settings))
         stack.push_async_callback(upstream.close)
         policy = pipeline_policy(settings)
@@ -111,6 +115,8 @@ def find_faults(settings: Settings) -> None:
     ]
     attempts += [functools.partial(sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
     attempts.append(functools.partial(_try_counters, settings))
+    if settings.forecast.state_file is not None:
+        attempts.append(functools.partial(check_writable, settings.forecast.state_file))
     for attempt in attempts:
         try:
             attempt()

@@ -330,6 +330,10 @@ class ForecastSettings(Section):
     """Answers under a class of caps before their lengths are believed."""
     half_life_answers: PositiveInt = 500
     """Answers after which an old one counts half."""
+    state_file: Path | None = None
+    """File in which learned lengths outlive a restart; lengths only, nothing of any request."""
+    state_interval_seconds: Positive = 60.0
+    """Pause between two saves; the last one is at the end."""
 
     def policy(self) -> LengthPolicy:
         """The core's value."""

@@ -6,10 +6,11 @@ A value that is not on the page, not finite or out of range is None.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.admission.usage import EngineUsage, LengthBuckets, UsageSample
 from kvguard.engines.exposition import Sample, parse_samples
 
 # What kvguard reads -> the metric names that carry it, the preferred one first.
@@ -25,6 +26,7 @@ METRIC_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "preemptions_total": ("vllm:num_preemptions_total",),
         "prompt_tokens_total": ("vllm:prompt_tokens_total",),
         "generation_tokens_total": ("vllm:generation_tokens_total",),
+        "generation_lengths": ("vllm:request_generation_tokens_bucket",),
         "config": ("vllm:cache_config_info",),
     }
 )
@@ -38,9 +40,12 @@ _MAX_BLOCK_SIZE: Final = 1 << 16  # hybrids reach 4128; anything far beyond is n
 
 @dataclass(slots=True)
 class _EngineSeries:
-    """What the page says about one engine: values by metric name (one per model name) and the config labels."""
+    """What the page says about one engine: values by metric name (one per model name), the config labels, and how many
+    answers were no longer than each bound, summed over model names.
+    """
 
     values: dict[str, list[float]] = field(default_factory=dict)
+    lengths: dict[float, float] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,9 +70,20 @@ def _group_by_engine(samples: Sequence[Sample]) -> dict[str, _EngineSeries]:
         series = engines.setdefault(sample.labels.get("engine") or _ONLY_ENGINE, _EngineSeries())
         if sample.name in METRIC_NAMES["config"]:
             series.config = sample.labels
+        elif sample.name in METRIC_NAMES["generation_lengths"]:
+            _add_bucket(series.lengths, sample)
         elif _counts(sample):
             series.values.setdefault(sample.name, []).append(sample.value)
     return engines
+
+
+def _add_bucket(lengths: dict[float, float], sample: Sample) -> None:
+    try:
+        bound = float(sample.labels["le"])
+    except (KeyError, ValueError):
+        return
+    if bound >= 0 and _counts(sample):
+        lengths[bound] = lengths.get(bound, 0.0) + sample.value
 
 
 def _counts(sample: Sample) -> bool:
@@ -90,6 +106,7 @@ def _engine_usage(engine: str, series: _EngineSeries, *, usage_names: Sequence[s
         preemptions_total=_total(series, "preemptions_total"),
         prompt_tokens_total=_total(series, "prompt_tokens_total"),
         generation_tokens_total=_total(series, "generation_tokens_total"),
+        generation_lengths=_generation_lengths(series.lengths),
     )
 
 
@@ -100,6 +117,13 @@ def _used_ratio(series: _EngineSeries, names: Sequence[str]) -> float | None:
         if ratios:
             return min(max(ratios), 1.0)
     return None
+
+
+def _generation_lengths(lengths: Mapping[float, float]) -> LengthBuckets | None:
+    """The buckets in order; None when there are none or when a higher one counts less, which no histogram does."""
+    buckets = tuple(sorted(lengths.items()))
+    falling = any(after < before for (_, before), (_, after) in pairwise(buckets))
+    return None if falling else buckets or None
 
 
 def _total(series: _EngineSeries, what: str) -> float | None:

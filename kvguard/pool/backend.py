@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvguard.admission.calibration import Calibration, LengthForecast
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
@@ -10,6 +11,7 @@ from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
 from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
 from kvguard.admission.retry import FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
+from kvguard.admission.usage import UsageSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +52,26 @@ class Backend:
     seen: SeenSizes = field(default_factory=SeenSizes)
     verdicts: tuple[ThresholdVerdict, ...] = ()
     rule_fit: RuleFit | None = None
+    calibration: Calibration = field(default_factory=Calibration)
 
     @property
     def ledger(self) -> Ledger:
         return self.occupancy.ledger
+
+    def base_model(self, name: str | None) -> str:
+        """The model that answers to a client's name, adapters by their parent; "" for a name that is not listed.
+
+        Names come from clients, so what is remembered by name is remembered by those the server lists.
+        """
+        if name in self.models:
+            return self.parents.get(name, name)
+        bases = () if name else self.models - self.parents.keys()
+        return next(iter(bases)) if len(bases) == 1 else ""
+
+    def observe(self, sample: UsageSample, *, asked_at: float) -> None:
+        """Take in a scrape that was asked for at `asked_at`: the gauge, and the lengths the engine has counted."""
+        self.occupancy.observe(sample, asked_at=asked_at)
+        self.occupancy.lengths.observe_engine(sample)
 
     def demand_ratio(self, now: float) -> float | None:
         """What is admitted at full length plus what was lately refused, over capacity; not clipped at 1."""
@@ -108,17 +126,20 @@ class Backend:
         """Enter an admitted request; until the block size is known it is counted in tokens."""
         return self.ledger.reserve(demand, now=now)
 
-    def learn(self, demand: Demand, completion_tokens: int) -> None:
-        """Remember how long an answer got; tokens are summed over its sequences.
+    def learn(self, demand: Demand, completion_tokens: int, forecast: LengthForecast | None = None) -> None:
+        """Remember how long an answer got, and hold its forecast against it; tokens are summed over its sequences.
 
         One that a lowered cap cut would have got longer: it counts with what is known of those that got that far.
         """
+        if forecast is not None:
+            self.calibration.note(forecast, demand, completion_tokens)
         if demand.fixed_length:
             return
         length, lengths = completion_tokens // demand.sequences, self.occupancy.lengths
-        if demand.output_cap is not None and length >= demand.output_cap != demand.asked_cap:
-            length = lengths.expected(cap=demand.asked_cap, produced=length) or demand.asked_cap or length
-        lengths.observe(length, cap=demand.asked_cap)
+        population, cap = demand.population, demand.asked_cap
+        if demand.output_cap is not None and length >= demand.output_cap != cap:
+            length = lengths.learned(population, cap=cap, produced=length) or cap or length
+        lengths.observe(length, population, cap=cap)
 
     def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
         """End a reservation; its blocks count as freed once."""

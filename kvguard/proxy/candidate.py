@@ -38,14 +38,16 @@ class Candidate:
     policy: CandidatePolicy
 
     def demand_on(self, backend: Backend) -> Demand:
-        """What it asks of this backend, whose context bounds its answer."""
-        return self.request.demand(
+        """What it asks of this backend, whose context bounds its answer and whose models alone are remembered."""
+        demand = self.request.demand(
             self.count.prompts,
             context_tokens=backend.context_tokens,
             assumed_output_tokens=self.policy.assumed_output_tokens,
             slack=self.count.slack,
             estimated=self.count.estimated,
         )
+        population = dataclasses.replace(demand.population, model=backend.base_model(self.request.model))
+        return dataclasses.replace(demand, population=population)
 
 
 def read_request(route: Route, body: bytes, headers: Headers, policy: CandidatePolicy) -> InferenceRequest:
@@ -56,7 +58,7 @@ def read_request(route: Route, body: bytes, headers: Headers, policy: CandidateP
         traits.add(Trait.REASONING)
     if policy.allow_opt_out and opts_out(headers):
         traits.add(Trait.OPTED_OUT)
-    return dataclasses.replace(request, traits=frozenset(traits))
+    return dataclasses.replace(request, traits=frozenset(traits), route=route.path)
 
 
 def opts_out(headers: Headers) -> bool:

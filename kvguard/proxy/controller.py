@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kvguard.admission.calibration import LengthForecast, forecast_of
 from kvguard.admission.decision import (
     AdmissionPolicy,
     Admit,
@@ -47,11 +48,12 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """A request that goes to `backend`, with its entry in the ledger there."""
+    """A request that goes to `backend`, with its entry in the ledger there and the length forecast of its answer."""
 
     backend: Backend
     reservation: Reservation
     decision: Admit
+    forecast: LengthForecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,9 @@ class Controller:
             blocks = _blocks(chosen.demand, backend)
             backend.refused_blocks.add(blocks, now)
             return replace(self._refusal(backend, decision, now), predicted_blocks=blocks)
-        return Admission(backend=backend, reservation=backend.reserve(decision.demand, now), decision=decision)
+        forecast = forecast_of(decision.demand, backend.occupancy.lengths)
+        reservation = backend.reserve(decision.demand, now)
+        return Admission(backend=backend, reservation=reservation, decision=decision, forecast=forecast)
 
     def recount(self, admission: Admission, counted: Demand) -> None:
         """Correct a live reservation by an exact count of its prompts."""
@@ -161,7 +165,7 @@ class Controller:
 
     def settle(self, admission: Admission, *, completion_tokens: int, now: float) -> None:
         """End a reservation whose answer is whole, and learn from its length (summed over its sequences)."""
-        admission.backend.learn(admission.decision.demand, completion_tokens)
+        admission.backend.learn(admission.decision.demand, completion_tokens, admission.forecast)
         admission.backend.end(admission.reservation, ReservationState.SETTLED, now)
 
     def release(self, admission: Admission, *, now: float) -> None:

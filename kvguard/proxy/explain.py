@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kvguard.admission.blocks import BlockRule
+from kvguard.admission.calibration import LengthForecast, forecast_of
 from kvguard.admission.capacity import Capacity
 from kvguard.admission.decision import Admit, Reject, passes_blind
 from kvguard.admission.footprint import Demand
@@ -199,7 +200,7 @@ class _Explaining:
             "telemetry": occupancy.telemetry(self.now).value,
             "base_tier": int(base),
             "level": self._level(occupancy, base, demand),
-            **self._sizes(demand),
+            **self._sizes(demand, forecast_of(demand, occupancy.lengths)),
             **_in_blocks(occupancy.capacity, demand),
             "admitted": self._admitted(weighed, occupancy.capacity),
             **self._room(occupancy, weighed, demand),
@@ -231,7 +232,7 @@ class _Explaining:
         ratios = occupancy.ratios(self.now, demand)
         return int(base if ratios is None else max(base, tier_of(ratios, self.controller.policy.tiers)))
 
-    def _sizes(self, demand: Demand) -> Json:
+    def _sizes(self, demand: Demand, forecast: LengthForecast) -> Json:
         count = self.candidate.count
         return {
             "tokens": {
@@ -251,6 +252,8 @@ class _Explaining:
                 "asked": self.candidate.request.requested_cap,
                 "cap": demand.output_cap,
                 "expected": demand.expected_output,
+                "forecast": forecast.tokens,
+                "forecast_source": forecast.source.value,
             },
             "footprint_tokens": demand.copies * sum(demand.prompts) + demand.sequences * demand.expected_output,
         }

@@ -179,6 +179,10 @@ class DecisionLog:
         )
         self._write(logging.WARNING, "block_rule", backend=backend, ratio=round(fit.ratio, 3), why=why)
 
+    def state(self, what: str, path: str, why: str) -> None:
+        """The state file was ignored or not written; kvguard goes on without."""
+        self._write(logging.WARNING, "state_file", state=what, path=path, why=why)
+
     def fault(self, request_id: str, error: Exception) -> None:
         """An error of kvguard's own: its type and where, never what it says, which may quote a request."""
         frames = traceback.extract_tb(error.__traceback__)

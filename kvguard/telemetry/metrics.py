@@ -3,12 +3,14 @@
 Every label comes from a closed set: backends, engines and routes are configured, the rest are enums.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kvguard.admission.calibration import Calibration
+from kvguard.admission.lengths import LengthSource
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
@@ -164,6 +166,16 @@ class PoolCollector(Collector):
             ),
             self._telemetry(now),
             self._thresholds(),
+            self._forecasts(
+                "kvguard_forecast_answers",
+                "Whole answers whose length was forecast, by where the forecast came from",
+                lambda calibration: calibration.answers,
+            ),
+            self._forecasts(
+                "kvguard_forecast_exceeded",
+                "Those of them that got longer than forecast",
+                lambda calibration: calibration.exceeded,
+            ),
             self._per_backend(
                 "kvguard_footprint_error_ratio",
                 "Blocks of generating requests by the ledger over those by the gauge, less 1",
@@ -224,6 +236,13 @@ class PoolCollector(Collector):
         )
         for backend in self._backends:
             family.add_metric((backend.name,), backend.ledger.violations)
+        return family
+
+    def _forecasts(self, name: str, text: str, counts: Callable[[Calibration], Mapping[LengthSource, int]]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=("backend", "source"))
+        for backend in self._backends:
+            for source in LengthSource:
+                family.add_metric((backend.name, source.value), counts(backend.calibration)[source])
         return family
 
     def _telemetry(self, now: float) -> Metric:

@@ -54,6 +54,10 @@ class Reporter:
         if review.misfit is not None:
             self._log.misfit(backend, review.misfit, geometry=geometry)
 
+    def state(self, what: str, path: str, why: str) -> None:
+        """The state file could not be used or written."""
+        self._log.state(what, path, why)
+
     def fault(self, request_id: str, error: Exception) -> None:
         """kvguard itself failed on a request."""
         self._log.fault(request_id, error)

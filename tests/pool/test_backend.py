@@ -1,13 +1,16 @@
 """A backend: tiers, endings, and what it learns of lengths."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 
+from kvguard.admission.calibration import LengthForecast
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
-from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.lengths import LengthPolicy, LengthSource
 from kvguard.admission.occupancy import OccupancyPolicy
+from kvguard.admission.population import Population
 from kvguard.admission.reachability import ENOUGH
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
@@ -49,6 +52,66 @@ def test_an_answer_cut_by_its_own_cap_counts_as_it_was() -> None:
     own = replace(ASKED, output_cap=64, asked_cap=64, expected_output=64)
     made = backend([64, 64, 64], demand=own)
     assert made.occupancy.lengths.expected(cap=64, produced=0) == 64
+
+
+def test_an_answer_counts_with_its_population() -> None:
+    """Another route is known by the model's answers, those with stop sequences by their own."""
+    chat = replace(ASKED, population=Population(model="m", route="chat"))
+    made = backend([10, 10, 10], demand=chat)
+    for _ in range(3):
+        made.learn(replace(ASKED, population=Population(model="m", route="chat", stops=True)), 5)
+    expected = functools.partial(made.occupancy.lengths.expected, cap=1024, produced=0)
+    assert expected(Population(model="m", route="new")) == 10
+    assert expected(Population(model="m", route="chat", stops=True)) == 5
+
+
+def test_an_answer_of_fixed_length_teaches_nothing() -> None:
+    """It says how long it was told to be."""
+    assert forecast(backend([10, 10, 10], demand=replace(ASKED, fixed_length=True))) is None
+
+
+def test_what_a_cut_answer_would_have_been_is_not_taken_from_the_engine() -> None:
+    """The engine's histogram counts the cut ones too, so only what was seen here may stand in."""
+    made = backend()
+    page = EngineUsage(engine="0", generation_lengths=((64.0, 0.0), (80.0, 100.0)))
+    made.observe(UsageSample(engines=(page,)), asked_at=0.0)
+    assert forecast(made) == 76
+    for _ in range(3):
+        made.learn(ASKED.with_cap(64), 64)
+    assert forecast(made) == 1024
+
+
+def test_a_forecast_is_held_against_the_answer() -> None:
+    """Also where the answer teaches nothing; without one nothing is counted."""
+    made = backend([10])
+    assert not made.calibration.answers
+    forecasted = LengthForecast(tokens=8, source=LengthSource.LEARNED)
+    for length in (8, 9):
+        made.learn(replace(ASKED, fixed_length=True), length, forecasted)
+    assert made.calibration.answers == {LengthSource.LEARNED: 2}
+    assert made.calibration.exceeded == {LengthSource.LEARNED: 1}
+
+
+@pytest.mark.parametrize(
+    ("models", "name", "base"),
+    [
+        ({"m", "n", "lora"}, "m", "m"),
+        ({"m", "n", "lora"}, "lora", "m"),
+        ({"m", "n", "lora"}, "made up", ""),
+        ({"m", "n", "lora"}, None, ""),
+        # Who names none gets the only one there is.
+        ({"m", "lora"}, None, "m"),
+        ({"m", "lora"}, "", "m"),
+        ({"m", "lora"}, "made up", ""),
+        (set(), "m", ""),
+        (set(), None, ""),
+    ],
+)
+def test_only_models_the_server_lists_are_known_by_name(models: set[str], name: str | None, base: str) -> None:
+    """An adapter is known by its parent; a name of the client's own is nobody's."""
+    made = backend()
+    made.models, made.parents = frozenset(models), {"lora": "m"} if models else {}
+    assert made.base_model(name) == base
 
 
 def test_the_tier_stays_while_nothing_is_known() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
 from kvguard.admission.footprint import Demand
-from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.lengths import LengthPolicy, LengthSource
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.reasons import RejectReason
@@ -137,6 +137,22 @@ def test_lengths_are_learned_from_answers_that_end_by_themselves() -> None:
         made.settle(outcome, completion_tokens=20 if not fixed else 200, now=1.0)
     assert a.occupancy.lengths.expected(cap=100, produced=0) == 10
     assert a.ledger.live == 0
+
+
+def test_the_forecast_is_the_one_made_at_admission() -> None:
+    """What is learned meanwhile does not change what the answer is held against."""
+    a = backend("a", 0.0)
+    made, _ = controller(a)
+    demand = Demand(prompts=(16,), output_cap=100, asked_cap=100, expected_output=100)
+    admissions = [made.admit(lambda _: demand, None, 0.0) for _ in range(2)]
+    for length in (10, 10):
+        a.learn(demand, length)
+    admissions.append(made.admit(lambda _: demand, None, 0.0))
+    for outcome in admissions:
+        assert isinstance(outcome, Admission)
+        made.settle(outcome, completion_tokens=11, now=1.0)
+    assert a.calibration.answers == {LengthSource.CAP: 2, LengthSource.LEARNED: 1}
+    assert a.calibration.exceeded.total() == a.calibration.exceeded[LengthSource.LEARNED] == 1
 
 
 def test_reads_go_to_a_backend_that_answers() -> None:

@@ -12,7 +12,9 @@ from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.population import Population
 from kvguard.admission.tiers import TierPolicy
+from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
 from kvguard.protocols.request import rewrite
@@ -149,7 +151,8 @@ def test_sizes_and_room_are_in_the_engines_units() -> None:
     (report,) = said["backends"]
     assert report["tokens"] == {"prompts": [16, 20], "prompt_sum": 36, "slack": 0, "source": "ids", "estimated": False}
     assert report["sequences"] == {"prompts": 2, "copies": 2, "beams": False, "total": 4}
-    assert report["output"] == {"asked": 32, "cap": 32, "expected": 32}
+    output = {"asked": 32, "cap": 32, "expected": 32, "forecast": 32, "forecast_source": "cap"}
+    assert report["output"] == output
     assert report["footprint_tokens"] == 2 * 36 + 4 * 32
     assert report["blocks"] == {"prompt": 6, "prefill_extra": 0, "reserved": 14}
     assert report["bytes"] == {"prompt": 6000, "prefill_extra": 0, "reserved": 14000}
@@ -307,3 +310,19 @@ def test_a_prompt_beyond_the_context_is_said_to_be_refused_by_the_engine() -> No
     assert told not in explained(explainer, {"prompt": [1] * 100, "max_tokens": 1})["why"]
     cut = {"prompt": [1] * 101, "max_tokens": 1, "truncate_prompt_tokens": 50}
     assert not [line for line in explained(explainer, cut)["why"] if "longer than the context" in line]
+
+
+@pytest.mark.parametrize(
+    ("learned", "counted", "forecast", "source"),
+    [(40, 40, 20, "learned"), (0, 40, 8, "prior"), (29, 29, 160, "cap"), (29, 30, 8, "prior")],
+)
+def test_where_the_forecast_length_comes_from(learned: int, counted: int, forecast: int, source: str) -> None:
+    """Answers like it where enough are known, else the engine's own histogram, else what the request asks."""
+    backend = backend_at("b", 0.0)
+    lengths = backend.occupancy.lengths
+    page = EngineUsage(engine="0", generation_lengths=((7.0, 0.0), (8.0, float(counted))))
+    lengths.observe_engine(UsageSample(engines=(page,)))
+    for _ in range(learned):
+        lengths.observe(20, Population(route=COMPLETIONS), cap=160)
+    (report,) = explained(explainer_of(backend)[0], SMALL)["backends"]
+    assert (report["output"]["forecast"], report["output"]["forecast_source"]) == (forecast, source)

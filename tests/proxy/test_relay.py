@@ -171,7 +171,7 @@ async def test_only_the_engines_own_figure_teaches_how_long_answers_are(usage: b
     sections = {"forecast": {"min_answers": 1}}
     async with running_stub(Stub(answer=answer)) as stub, guarding(stub, **sections) as guard:
         await guard.complete([1], max_tokens=50, stream=True)
-        assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) == (41 if usage else None)
+        assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) == (40 if usage else None)
 
 
 @pytest.mark.parametrize("status", [101, 600, 999])

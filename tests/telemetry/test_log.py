@@ -188,3 +188,12 @@ def test_a_block_rule_that_is_off_says_what_to_do(geometry: bool, remedy: str) -
     assert line["why"] == (
         "the engine holds 5.0 blocks for a request of its full context of 160 tokens, the block rule says 10: " + remedy
     )
+
+
+def test_a_state_file_that_is_ignored_is_a_warning() -> None:
+    """With its path and why."""
+    log, stream = logged()
+    log.state("ignored", "/var/lengths.json", "No such file or directory")
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["state"]) == ("state_file", "warning", "ignored")
+    assert (line["path"], line["why"]) == ("/var/lengths.json", "No such file or directory")

@@ -6,10 +6,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kvguard.admission.blocks import PoolLayout
+from kvguard.admission.calibration import LengthForecast
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
-from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.lengths import LengthPolicy, LengthSource
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
@@ -204,3 +205,16 @@ def test_the_block_rule_has_a_ratio_once_the_engine_publishes_its_tokens() -> No
         backend.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
         backend.review(TierPolicy())
         assert collected(backend, 0.0).get_sample_value("kvguard_block_rule_ratio", {"backend": "b"}) == ratio
+
+
+def test_forecasts_are_counted_by_their_source() -> None:
+    """From 0 on, so that a rate can be taken of the first."""
+    backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
+    demand = Demand(prompts=(32,), output_cap=100, asked_cap=100, expected_output=100)
+    for length in (20, 21, 22):
+        backend.learn(demand, length, LengthForecast(tokens=20, source=LengthSource.PRIOR))
+    value = collected(backend, 0.0).get_sample_value
+    for source, answers, exceeded in (("learned", 0, 0), ("prior", 3, 2), ("cap", 0, 0)):
+        labels = {"backend": "b", "source": source}
+        assert value("kvguard_forecast_answers_total", labels) == answers
+        assert value("kvguard_forecast_exceeded_total", labels) == exceeded
