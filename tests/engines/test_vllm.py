@@ -275,3 +275,22 @@ def test_tokens_are_one_engines_less_the_null_block(engines: int, blocks: int, s
     labels = f'block_size="128",num_gpu_blocks="{blocks}",kv_cache_size_tokens="{size}"'
     page = "\n".join(f'vllm:cache_config_info{{engine="{n}",{labels}}} 1.0' for n in range(engines)) + "\n"
     assert [engine.capacity_tokens for engine in parse_vllm(page).engines] == [tokens] * engines
+
+
+@pytest.mark.parametrize(
+    ("page", "awake"),
+    [
+        ("", None),
+        ('{sleep_state="awake"} 1\nvllm:engine_sleep_state{sleep_state="discard_all"} 0', True),
+        ('{sleep_state="awake"} 0\nvllm:engine_sleep_state{sleep_state="weights_offloaded"} 1', False),
+        # Giving up the cache alone has no kind of its own.
+        ('{sleep_state="awake"} 0\nvllm:engine_sleep_state{sleep_state="weights_offloaded"} 0', False),
+        ('{sleep_state="weights_offloaded"} 0', None),
+    ],
+)
+def test_an_engine_says_whether_it_is_awake(page: str, awake: bool | None) -> None:
+    """By the one series that is 0 in every kind of sleep."""
+    usage = engine(
+        f"vllm:num_requests_running 0\nvllm:engine_sleep_state{page}" if page else "vllm:num_requests_running 0"
+    )
+    assert usage.awake is awake
