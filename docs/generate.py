@@ -160,10 +160,10 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     metrics.counted("engine", 0.0)
     capacity = CapacityPolicy(layout_of=lambda size: replace(PoolLayout.plain(size), block_bytes=1))
     backend = new_backend("backend", "http://backend", OccupancyPolicy(capacity=capacity), LengthPolicy())
-    usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=1.0)
+    usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=1.0, waiting=0, preemptions_total=0.0)
     asked = Demand(prompts=(1,), output_cap=1, asked_cap=1, expected_output=1)
     backend.ledger.progress(backend.reserve(asked, -1.0), 1)
-    backend.occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0)
+    backend.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     backend.rule_fit = RuleFit(context_tokens=1, engine_blocks=1, predicted_blocks=1)
     registry.register(PoolCollector((backend,), lambda: 0.0))
     for family in sorted(registry.collect(), key=lambda family: family.name):

@@ -160,7 +160,7 @@ def build_backend(settings: Settings, chosen: BackendSettings, layout_of: Layout
     layout_of = layout_of or _layout_of(chosen)
     capacity = CapacityPolicy(blocks=chosen.capacity_blocks, block_size=chosen.block_size, layout_of=layout_of)
     policy = settings.occupancy_policy(capacity)
-    backend = new_backend(chosen.label, chosen.url, policy, settings.forecast.policy())
+    backend = new_backend(chosen.label, chosen.url, policy, settings.forecast.policy(), settings.signal_policy())
     backend.context_tokens, backend.max_num_seqs = chosen.context_tokens, chosen.engine.max_num_seqs
     return backend
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.footprint import Trait
 from kvguard.admission.lengths import LengthPolicy
@@ -258,6 +259,32 @@ class TelemetrySettings(Section):
         if self.stale_after_seconds < 2 * self.interval_seconds:
             raise ValueError("stale_after_seconds must be at least twice interval_seconds")
         return self
+
+
+class SignalSettings(Section):
+    """What the engine shows besides its gauge."""
+
+    stall_seconds: Positive = 30.0
+    """Work that makes no token for this long is a stall, and new requests are refused as `backend_stalled`: an engine
+    that froze behind a healthy API server took traffic for 85 minutes. Longer than one prompt may take to compute."""
+    probe_seconds: Positive = 10.0
+    """While the engine is stalled, or its gauge says full though nothing runs, one request passes this often to find
+    out: a gauge that sticks would keep everybody out for ever."""
+    max_preemptions_per_second: Annotated[float, Field(ge=0)] | None = None
+    """More preemptions than this count as `telemetry.queue_floor_ratio`: the engine took in more than it can hold and
+    computes answers twice, whatever its gauge shows."""
+    max_prefill_backlog_tokens: PositiveInt | None = None
+    """Most prompt tokens that may wait for their first token on one backend, beyond which requests are refused as
+    `saturated`: a burst of long prompts makes everybody's first token late long before the cache is full."""
+
+    def policy(self, *, full_ratio: float) -> SignalPolicy:
+        """The core's value; from `full_ratio` on a gauge keeps everybody out."""
+        return SignalPolicy(
+            stall_seconds=self.stall_seconds,
+            probe_seconds=self.probe_seconds,
+            max_preemptions_per_second=self.max_preemptions_per_second,
+            full_ratio=full_ratio,
+        )
 
 
 class MediaSettings(Section):

@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from kvguard.admission.capacity import CapacityPolicy
+from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.sections import (
@@ -27,6 +28,7 @@ from kvguard.sections import (
     ListenSettings,
     LogSettings,
     RejectSettings,
+    SignalSettings,
     TelemetrySettings,
     TierSettings,
     TokenSettings,
@@ -50,6 +52,7 @@ class Settings(BaseSettings):
     degrade: DegradeSettings = DegradeSettings()
     reject: RejectSettings = RejectSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    signals: SignalSettings = SignalSettings()
     tokens: TokenSettings = TokenSettings()
     forecast: ForecastSettings = ForecastSettings()
     limits: LimitSettings = LimitSettings()
@@ -92,8 +95,15 @@ class Settings(BaseSettings):
     def admission_policy(self) -> AdmissionPolicy:
         """The core's value."""
         return AdmissionPolicy(
-            tiers=self.tiers.policy(), degrade=self.degrade.policy(), blind=self.telemetry.when_blind
+            tiers=self.tiers.policy(),
+            degrade=self.degrade.policy(),
+            blind=self.telemetry.when_blind,
+            max_prefill_backlog_tokens=self.signals.max_prefill_backlog_tokens,
         )
+
+    def signal_policy(self) -> SignalPolicy:
+        """The core's value; a tier that was entered is only left below its margin."""
+        return self.signals.policy(full_ratio=self.tiers.reject_at - self.tiers.exit_margin)
 
     def occupancy_policy(self, capacity: CapacityPolicy) -> OccupancyPolicy:
         """The core's value for one backend."""

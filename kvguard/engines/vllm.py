@@ -27,11 +27,19 @@ METRIC_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "prompt_tokens_total": ("vllm:prompt_tokens_total",),
         "generation_tokens_total": ("vllm:generation_tokens_total",),
         "generation_lengths": ("vllm:request_generation_tokens_bucket",),
+        "awake": ("vllm:engine_sleep_state",),  # 0.12 on
         "config": ("vllm:cache_config_info",),
     }
 )
 
-_CAPACITY: Final = "capacity"  # the reason that means "waits for KV blocks"; the other one is "deferred"
+# Of the metrics with a label that tells kinds apart, the one kind that is read: "capacity" means "waits for KV blocks"
+# (the other reason is "deferred"), and "awake" is 0 in every kind of sleep.
+_KINDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "vllm:num_requests_waiting_by_reason": ("reason", "capacity"),
+        "vllm:engine_sleep_state": ("sleep_state", "awake"),
+    }
+)
 _ONLY_ENGINE: Final = "0"  # old releases have no engine label
 _RATIO_LIMIT: Final = 1.0001  # room for rounding at a full cache; above it the number is not a ratio
 _MAX_DIGITS: Final = 18
@@ -89,7 +97,8 @@ def _add_bucket(lengths: dict[float, float], sample: Sample) -> None:
 def _counts(sample: Sample) -> bool:
     if not math.isfinite(sample.value) or sample.value < 0:
         return False
-    return sample.name not in METRIC_NAMES["waiting_for_capacity"] or sample.labels.get("reason") == _CAPACITY
+    read = _KINDS.get(sample.name)
+    return read is None or sample.labels.get(read[0]) == read[1]
 
 
 def _engine_usage(engine: str, series: _EngineSeries, *, usage_names: Sequence[str], num_engines: int) -> EngineUsage:
@@ -107,6 +116,7 @@ def _engine_usage(engine: str, series: _EngineSeries, *, usage_names: Sequence[s
         prompt_tokens_total=_total(series, "prompt_tokens_total"),
         generation_tokens_total=_total(series, "generation_tokens_total"),
         generation_lengths=_generation_lengths(series.lengths),
+        awake=_awake(series),
     )
 
 
@@ -135,6 +145,11 @@ def _total(series: _EngineSeries, what: str) -> float | None:
 def _count(series: _EngineSeries, what: str) -> int | None:
     total = _total(series, what)
     return None if total is None else round(total)
+
+
+def _awake(series: _EngineSeries) -> bool | None:
+    total = _total(series, "awake")
+    return None if total is None else total > 0
 
 
 def _capacity_blocks(config: Mapping[str, str], *, num_engines: int) -> int | None:

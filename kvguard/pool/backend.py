@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvguard.admission.calibration import Calibration, LengthForecast
+from kvguard.admission.condition import Condition, EngineState, EngineWatch, Passage, SignalPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
-from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
+from kvguard.admission.occupancy import Occupancy, OccupancyPolicy, TelemetryState
 from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
 from kvguard.admission.retry import FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
@@ -21,6 +22,15 @@ class TierChange:
     backend: str
     before: Tier
     after: Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionChange:
+    """A backend's engine went from one condition to another."""
+
+    backend: str
+    before: EngineState
+    after: EngineState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +52,7 @@ class Backend:
     name: str
     url: str
     occupancy: Occupancy
+    watch: EngineWatch = field(default_factory=EngineWatch)
     freed_blocks: FadingSum = field(default_factory=FadingSum)
     refused_blocks: FadingSum = field(default_factory=FadingSum)
     tier: TierState = field(default_factory=lambda: TierState(Tier.NORMAL, 0.0))
@@ -68,10 +79,32 @@ class Backend:
         bases = () if name else self.models - self.parents.keys()
         return next(iter(bases)) if len(bases) == 1 else ""
 
-    def observe(self, sample: UsageSample, *, asked_at: float) -> None:
-        """Take in a scrape that was asked for at `asked_at`: the gauge, and the lengths the engine has counted."""
+    def observe(self, sample: UsageSample, *, asked_at: float) -> ConditionChange | None:
+        """Take in a scrape: gauge, lengths of answers and the engine's condition; the change of that, if there was one."""
         self.occupancy.observe(sample, asked_at=asked_at)
         self.occupancy.lengths.observe_engine(sample)
+        before = self.watch.condition.state
+        self.watch.observe(
+            sample,
+            asked_at=asked_at,
+            observed_ratio=self.occupancy.observed_ratio(),
+            live=self.ledger.live,
+            awaited=self.ledger.awaited_streams,
+        )
+        self.occupancy.overcommitted = self.watch.condition.overcommitted
+        after = self.watch.condition.state
+        return None if after is before else ConditionChange(backend=self.name, before=before, after=after)
+
+    def condition(self, now: float) -> Condition:
+        """The engine's condition; not known without a fresh gauge."""
+        return self.watch.condition if self._fresh(now) else Condition()
+
+    def passage(self, now: float) -> Passage:
+        """What the engine's condition leaves open to a request that comes now."""
+        return self.watch.passage(now, live=self.ledger.live) if self._fresh(now) else Passage.OPEN
+
+    def _fresh(self, now: float) -> bool:
+        return self.occupancy.telemetry(now) is TelemetryState.FRESH
 
     def demand_ratio(self, now: float) -> float | None:
         """What is admitted at full length plus what was lately refused, over capacity; not clipped at 1."""
@@ -147,6 +180,9 @@ class Backend:
             self.freed_blocks.add(reservation.held_blocks, now)
 
 
-def new_backend(name: str, url: str, policy: OccupancyPolicy, lengths: LengthPolicy) -> Backend:
+def new_backend(
+    name: str, url: str, policy: OccupancyPolicy, lengths: LengthPolicy, signals: SignalPolicy | None = None
+) -> Backend:
     """A backend nothing is known of yet."""
-    return Backend(name=name, url=url, occupancy=Occupancy(policy, OutputLengths(lengths)))
+    occupancy = Occupancy(policy, OutputLengths(lengths))
+    return Backend(name=name, url=url, occupancy=occupancy, watch=EngineWatch(signals))

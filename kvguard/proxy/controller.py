@@ -12,8 +12,7 @@ from kvguard.admission.decision import (
     Reject,
     blocks_until_open,
     decide,
-    passes_blind,
-    refuse_blind,
+    refuse_any,
 )
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Reservation, ReservationState
@@ -28,6 +27,7 @@ _HOPE = (
     RejectReason.SATURATED,
     RejectReason.STALE_METRICS,
     RejectReason.NO_METRICS,
+    RejectReason.BACKEND_STALLED,
     RejectReason.BACKEND_UNREACHABLE,
     RejectReason.TOO_LARGE,
 )
@@ -110,12 +110,10 @@ class Controller:
             return None, Reject(tier=tier, reason=RejectReason.DRAINING, ratios=None)
         rejects: list[tuple[Backend, Reject]] = []
         for backend in self._answering(self.backends, now):
-            blind = refuse_blind(backend.occupancy, self.policy, now)
             tier = tier_on(backend)
-            full = tier is Tier.REJECT and not passes_blind(backend.occupancy, self.policy, now)
-            if blind is None and not full:
+            reason = refuse_any(backend.occupancy, tier, self.policy, now, backend.passage(now))
+            if reason is None:
                 return None
-            reason = blind or RejectReason.SATURATED
             ratios = backend.occupancy.ratios(now)
             needed = blocks_until_open(backend.occupancy, self.policy, now)
             rejects.append((backend, Reject(tier=tier, reason=reason, ratios=ratios, needed_blocks=needed)))
@@ -131,11 +129,11 @@ class Controller:
         )
 
     def _weighed(self, backend: Backend, demand: Demand, base: Tier, now: float) -> Weighed:
-        decision = decide(demand, base, backend.occupancy, self.policy, now)
+        decision = decide(demand, base, backend.occupancy, self.policy, now, backend.passage(now))
         return Weighed(backend=backend, base=base, demand=demand, decision=decision)
 
     def choose(self, weighed: Sequence[Weighed], now: float) -> Weighed:
-        """The backend the request fills least, or the most hopeful refusal when none takes it."""
+        """The backend the request fills least, a probe only where no other takes it, or the most hopeful refusal."""
         admits = [(each, each.decision) for each in weighed if isinstance(each.decision, Admit)]
         if not admits:
             rejects = [(each, each.decision) for each in weighed if isinstance(each.decision, Reject)]
@@ -154,6 +152,8 @@ class Controller:
             blocks = _blocks(chosen.demand, backend)
             backend.refused_blocks.add(blocks, now)
             return replace(self._refusal(backend, decision, now), predicted_blocks=blocks)
+        if decision.probe:
+            backend.watch.probed(now)
         forecast = forecast_of(decision.demand, backend.occupancy.lengths)
         reservation = backend.reserve(decision.demand, now)
         return Admission(backend=backend, reservation=reservation, decision=decision, forecast=forecast)
@@ -197,9 +197,9 @@ class Controller:
         answering = (b for b in backends if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE)
         return tuple(answering) or backends
 
-    def _load(self, backend: Backend, admit: Admit, now: float) -> tuple[int, float]:
+    def _load(self, backend: Backend, admit: Admit, now: float) -> tuple[bool, int, float]:
         ratios = backend.occupancy.ratios(now, admit.demand)
-        return admit.tier, 0.0 if ratios is None else self.policy.tiers.reject.ratio(ratios)
+        return admit.probe, admit.tier, 0.0 if ratios is None else self.policy.tiers.reject.ratio(ratios)
 
     def retry_bounds(self, backend: Backend | None, reject: Reject, now: float) -> tuple[float, float] | None:
         """Least and most seconds of the `Retry-After` such a refusal is given; None: never."""
@@ -211,6 +211,8 @@ class Controller:
     ) -> float | None:
         if reject.reason is RejectReason.SATURATED and backend is not None:
             return retry_after_seconds(backend.drain_seconds(reject.needed_blocks, now), policy=policy, rng=rng)
+        if reject.reason is RejectReason.BACKEND_STALLED:
+            return retry_after_seconds(None, policy=policy, rng=rng)
         # Nothing has to drain: whatever is wrong may be over at any time.
         return retry_after_seconds(0.0, policy=policy, rng=rng) if reject.reason.retryable else None
 
@@ -232,6 +234,7 @@ MESSAGES = {
     RejectReason.STALE_METRICS: "The model server's load is not known: its metrics are stale.",
     RejectReason.NO_METRICS: "The model server's load is not known: it publishes no KV cache metrics.",
     RejectReason.BACKEND_UNREACHABLE: "The model server cannot be reached.",
+    RejectReason.BACKEND_STALLED: "The model server answers but makes no progress.",
     RejectReason.DRAINING: "This proxy is shutting down.",
 }
 

@@ -198,6 +198,7 @@ class _Explaining:
             "backend": backend.name,
             **verdict,
             "telemetry": occupancy.telemetry(self.now).value,
+            "condition": backend.condition(self.now).state.value,
             "base_tier": int(base),
             "level": self._level(occupancy, base, demand),
             **self._sizes(demand, forecast_of(demand, occupancy.lengths)),

@@ -16,6 +16,7 @@ from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import Backend, TierChange
+from kvguard.telemetry.conditions import condition_families
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
 
 MODE = "enforce"
@@ -165,6 +166,7 @@ class PoolCollector(Collector):
                 "kvguard_scrape_age_seconds", "Age of the last good gauge", lambda b: b.occupancy.age_seconds(now)
             ),
             self._telemetry(now),
+            *condition_families(self._backends, now),
             self._thresholds(),
             self._forecasts(
                 "kvguard_forecast_answers",

@@ -1,7 +1,7 @@
 """Hands every event to the metrics and the log."""
 
 from kvguard.admission.occupancy import TelemetryState
-from kvguard.pool.backend import SizingReview, TierChange
+from kvguard.pool.backend import ConditionChange, SizingReview, TierChange
 from kvguard.telemetry.events import DecisionEvent, EndEvent
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
@@ -28,6 +28,10 @@ class Reporter:
         """A backend's tier changed."""
         self._metrics.tier_change(change)
         self._log.tier_change(change)
+
+    def condition_change(self, change: ConditionChange, *, now: float) -> None:
+        """A backend's engine is in another condition."""
+        self._log.condition_change(change, now=now)
 
     def counted(self, source: str, seconds: float) -> None:
         """A prompt was counted."""

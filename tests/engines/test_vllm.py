@@ -324,3 +324,22 @@ def bucket(le: str, count: str) -> str:
 def test_buckets_that_are_none_are_left_out(page: str, lengths: tuple[tuple[float, float], ...] | None) -> None:
     """Bounds and counts must be numbers that are not negative, and must rise together."""
     assert engine(page + "vllm:num_requests_running 1\n").generation_lengths == lengths
+
+
+@pytest.mark.parametrize(
+    ("page", "awake"),
+    [
+        ("", None),
+        ('{sleep_state="awake"} 1\nvllm:engine_sleep_state{sleep_state="discard_all"} 0', True),
+        ('{sleep_state="awake"} 0\nvllm:engine_sleep_state{sleep_state="weights_offloaded"} 1', False),
+        # Giving up the cache alone has no kind of its own.
+        ('{sleep_state="awake"} 0\nvllm:engine_sleep_state{sleep_state="weights_offloaded"} 0', False),
+        ('{sleep_state="weights_offloaded"} 0', None),
+    ],
+)
+def test_an_engine_says_whether_it_is_awake(page: str, awake: bool | None) -> None:
+    """By the one series that is 0 in every kind of sleep."""
+    usage = engine(
+        f"vllm:num_requests_running 0\nvllm:engine_sleep_state{page}" if page else "vllm:num_requests_running 0"
+    )
+    assert usage.awake is awake

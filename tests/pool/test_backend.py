@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kvguard.admission.calibration import LengthForecast
+from kvguard.admission.condition import Condition, EngineState, Passage, SignalPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
 from kvguard.admission.lengths import LengthPolicy, LengthSource
@@ -14,7 +15,7 @@ from kvguard.admission.population import Population
 from kvguard.admission.reachability import ENOUGH
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
-from kvguard.pool.backend import Backend, SizingReview, new_backend
+from kvguard.pool.backend import Backend, ConditionChange, SizingReview, new_backend
 
 ASKED = Demand(prompts=(16,), output_cap=1024, asked_cap=1024, expected_output=1024)
 
@@ -170,3 +171,68 @@ def test_a_block_rule_that_is_off_is_news_once() -> None:
     assert made.review(TierPolicy()).misfit is None
     made.context_tokens = 320
     assert made.review(TierPolicy()).misfit is not None
+
+
+def seen(
+    made: Backend, at: float, gauge: float = 0.5, *, running: int = 0, tokens: float = 0.0, preempted: float = 0.0
+) -> ConditionChange | None:
+    """One scrape of an engine of 100 blocks."""
+    usage = EngineUsage(
+        engine="0",
+        capacity_blocks=100,
+        block_size=16,
+        used_ratio=gauge,
+        running=running,
+        prompt_tokens_total=0.0,
+        generation_tokens_total=tokens,
+        preemptions_total=preempted,
+    )
+    return made.observe(UsageSample(engines=(usage,)), asked_at=at)
+
+
+def test_a_scrape_tells_of_a_change_of_condition() -> None:
+    """Once, with both sides; and where the scrape is too old nothing is known and nothing is shut."""
+    made = backend()
+    assert seen(made, 0, running=1) == ConditionChange(
+        backend="b", before=EngineState.UNKNOWN, after=EngineState.WORKING
+    )
+    assert seen(made, 15, running=1) is None
+    assert seen(made, 30, running=1) == ConditionChange(
+        backend="b", before=EngineState.WORKING, after=EngineState.STALLED
+    )
+    assert (made.condition(35.0).state, made.passage(35.0)) == (EngineState.STALLED, Passage.SHUT)
+    assert (made.condition(35.1), made.passage(35.1)) == (Condition(), Passage.OPEN)
+
+
+def test_streams_of_kvguards_own_that_wait_are_work() -> None:
+    """Although the page shows none; one that has begun to answer, or cannot be watched, is not."""
+    frozen, busy = backend(), backend()
+    frozen.reserve(ASKED, 0.0)
+    begun = busy.reserve(ASKED, 0.0)
+    busy.ledger.progress(begun, 1)
+    busy.reserve(replace(ASKED, streamed=False), 0.0)
+    for at in (1, 31):
+        seen(frozen, at)
+        seen(busy, at)
+    assert (frozen.condition(31.0).state, busy.condition(31.0).state) == (EngineState.STALLED, EngineState.WORKING)
+
+
+def test_a_gauge_nobody_can_have_filled_is_doubted_until_a_request_of_ours_is_there() -> None:
+    """Full on two scrapes with nothing running; what is live at the moment of the decision counts."""
+    made = backend()
+    for at in (0, 1):
+        seen(made, at, 0.97)
+    assert made.passage(1.0) is Passage.DOUBT
+    made.reserve(ASKED, 1.0)
+    assert made.passage(1.0) is Passage.OPEN
+
+
+def test_preemptions_beyond_the_limit_fill_the_cache_up_to_the_floor() -> None:
+    """As a queue does, and only as long as they go on."""
+    signals = SignalPolicy(max_preemptions_per_second=0.1)
+    made = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy(), signals)
+    ratios = []
+    for at, preempted in ((0, 0), (1, 1), (2, 2), (12, 2), (13, 2)):
+        seen(made, at, running=1, tokens=at, preempted=preempted)
+        ratios.append(made.occupancy.ratios(at).projected)
+    assert ratios == [0.5, 0.5, 0.85, 0.5, 0.5]

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from kvguard.admission.condition import EngineState
 from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.lengths import LengthPolicy, LengthSource
@@ -204,3 +205,62 @@ def test_retry_after_is_when_enough_of_our_answers_will_have_ended() -> None:
     assert isinstance(refused, Refusal)
     assert refused.retry_after_seconds is not None
     assert 5.0 <= refused.retry_after_seconds <= 7.5
+
+
+def standing(name: str, *, stalled: bool, gauge: float = 0.5, now: float = 100.0) -> Backend:
+    """A backend scraped at `now` that has work, and has or has not made a token in the last thirty seconds."""
+    made = new_backend(name, f"http://{name}", OccupancyPolicy(), LengthPolicy())
+    for at, tokens in ((now - 30, 0), (now, 0 if stalled else 1)):
+        engine = EngineUsage(
+            engine="0",
+            capacity_blocks=100,
+            block_size=16,
+            used_ratio=gauge,
+            running=1,
+            prompt_tokens_total=0,
+            generation_tokens_total=tokens,
+        )
+        made.observe(UsageSample(engines=(engine,)), asked_at=at)
+    return made
+
+
+def test_a_stalled_backend_is_passed_over_while_another_works() -> None:
+    """However full the other is, and although a probe is due."""
+    stalled, works = standing("stalled", stalled=True), standing("works", stalled=False, gauge=0.8)
+    made, _ = controller(stalled, works)
+    for now in (100.0, 110.0):
+        for each in (stalled, works):
+            each.observe(each.occupancy.sample, asked_at=now)
+        outcome = made.admit(lambda _: SMALL, None, now)
+        assert isinstance(outcome, Admission)
+        assert outcome.backend is works
+    assert stalled.watch.probes.total() == 0
+
+
+def test_a_stall_refuses_everybody_but_a_probe_where_no_other_takes_it() -> None:
+    """503 with the wait for what is not known, early and late; one request passes when it is due, and no second."""
+    stalled = standing("stalled", stalled=True, now=100)
+    full = backend("full", 0.99)
+    full.occupancy.observe(full.occupancy.sample, asked_at=100.0)
+    made, _ = controller(stalled)
+    for refused in (made.refuse_early(100.0), made.admit(lambda _: SMALL, None, 100.0)):
+        assert isinstance(refused, Refusal)
+        assert (refused.reason, refused.tier, refused.backend) == (
+            RejectReason.BACKEND_STALLED,
+            Tier.NORMAL,
+            "stalled",
+        )
+        assert 5.0 <= refused.retry_after_seconds <= 7.5
+    # Rescraped, still standing, when the probe is due; the other is full.
+    stalled.observe(stalled.occupancy.sample, asked_at=110.0)
+    full.occupancy.observe(full.occupancy.sample, asked_at=110.0)
+    made, _ = controller(stalled, full)
+    assert made.refuse_early(110.0) is None
+    probe = made.admit(lambda _: SMALL, None, 110.0)
+    assert isinstance(probe, Admission)
+    assert (probe.backend, probe.decision.probe) == (stalled, True)
+    second = made.admit(lambda _: SMALL, None, 110.0)
+    assert isinstance(second, Refusal)
+    # What may pass soonest speaks for both.
+    assert (second.reason, second.backend) == (RejectReason.SATURATED, "full")
+    assert stalled.watch.probes == {EngineState.STALLED: 1}

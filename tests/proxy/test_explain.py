@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
+from kvguard.admission.condition import EngineState
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.population import Population
@@ -25,7 +26,7 @@ from kvguard.proxy.explain import UnknownRoute
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.pipeline import PipelinePolicy
 from tests.admission.build import demands
-from tests.kit.explaining import COUNTER, NOW, POLICY, SMALL, backend_at, explained, explainer_of
+from tests.kit.explaining import COUNTER, NOW, POLICY, SMALL, backend_at, explained, explainer_of, in_condition
 from tests.kit.guard import CHAT, COMPLETIONS, guarding
 from tests.kit.properties import deterministic
 from tests.kit.stub import Stub, exposition, refusing_stub, running_stub
@@ -73,6 +74,7 @@ def pools(draw: st.DrawFn) -> list[Backend]:
                 backend.occupancy.miss(reached=False)
         if draw(st.booleans()):
             backend.retier(TierPolicy(), NOW)
+        in_condition(backend, draw(st.sampled_from(list(EngineState))), due=draw(st.booleans()))
         built.append(backend)
     return built
 
@@ -91,7 +93,8 @@ def state_of(controller: Controller) -> object:
         )
         for b in controller.backends
     ]
-    return backends, controller._rng.getstate()
+    probes = [(b.watch.probes.total(), b.watch._probe_from) for b in controller.backends]
+    return backends, probes, controller._rng.getstate()
 
 
 @deterministic
@@ -161,6 +164,13 @@ def test_sizes_and_room_are_in_the_engines_units() -> None:
     assert report["ratios"]["without"] == {"observed": 0.5, "projected": 0.5, "reserved": 0.5, "peak": 0.5}
     assert report["ratios"]["with"] == {"observed": 0.5, "projected": 0.56, "reserved": 0.64, "peak": 0.64}
     assert (report["base_tier"], report["level"], report["telemetry"]) == (0, 0, "fresh")
+
+
+def test_the_condition_of_every_engine_is_named() -> None:
+    """As it is known at that moment."""
+    stalled = in_condition(backend_at("a", 0.1), EngineState.STALLED)
+    explainer, _ = explainer_of(stalled, in_condition(backend_at("b", 0.1, age=30.0), EngineState.STALLED))
+    assert [each["condition"] for each in explained(explainer, SMALL)["backends"]] == ["stalled", "unknown"]
 
 
 def test_without_a_capacity_there_are_tokens_but_no_blocks() -> None:

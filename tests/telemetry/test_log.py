@@ -6,11 +6,12 @@ import logging
 
 import pytest
 
+from kvguard.admission.condition import EngineState
 from kvguard.admission.occupancy import Ratios
 from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, ThresholdVerdict
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
-from kvguard.pool.backend import TierChange
+from kvguard.pool.backend import ConditionChange, TierChange
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Outcome
 from kvguard.telemetry.log import DecisionLog, configure_logging, rounded
 
@@ -114,6 +115,31 @@ def test_a_lasting_condition_is_said_once_a_minute_and_its_end_once() -> None:
         ("b", "stale"),
         ("b", "fresh"),
         ("b", "stale"),
+    ]
+
+
+def test_a_condition_is_said_when_it_comes_and_goes_but_not_again_and_again() -> None:
+    """A warning and its end, each once a minute and backend; from idle to working and back there is nothing to say."""
+    log, stream = logged()
+    idle, working, false_gauge = EngineState.IDLE, EngineState.WORKING, EngineState.CONTRADICTION
+    for now, backend, before, after in [
+        (0.0, "b", EngineState.UNKNOWN, idle),
+        (1.0, "b", idle, working),
+        (2.0, "b", working, false_gauge),
+        (3.0, "b", false_gauge, working),
+        (4.0, "b", working, false_gauge),
+        (5.0, "b", false_gauge, working),
+        (6.0, "c", working, false_gauge),
+        (61.9, "b", working, false_gauge),
+        (62.0, "b", working, false_gauge),
+    ]:
+        log.condition_change(ConditionChange(backend=backend, before=before, after=after), now=now)
+    said = [(line["level"], line["backend"], line["before"], line["after"]) for line in lines(stream)]
+    assert said == [
+        ("warning", "b", "working", "contradiction"),
+        ("info", "b", "contradiction", "working"),
+        ("warning", "c", "working", "contradiction"),
+        ("warning", "b", "working", "contradiction"),
     ]
 
 
