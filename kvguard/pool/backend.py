@@ -80,7 +80,7 @@ class Backend:
         return next(iter(bases)) if len(bases) == 1 else ""
 
     def observe(self, sample: UsageSample, *, asked_at: float) -> ConditionChange | None:
-        """Take in a scrape: gauge, lengths of answers and the engine's condition; the change of that, if there was one."""
+        """Take in a scrape: the gauge, the lengths of answers, and the engine's condition, whose change it gives back."""
         self.occupancy.observe(sample, asked_at=asked_at)
         self.occupancy.lengths.observe_engine(sample)
         before = self.watch.condition.state
