@@ -105,7 +105,8 @@ overrides:
 - **Shares.** Here `nightly` is refused with `tenant_share` (429) once its running requests, at full length, would
   come to more than 0.4 of a backend's blocks, however empty the rest is. A backend on which nothing runs takes any
   request.
-- **Exempt.** Passes unchanged, but not what can never fit, nor what `telemetry.when_blind: closed` keeps out.
+- **Exempt.** Passes unchanged, but not what can never fit, nor what `telemetry.when_blind: closed` or an engine that
+  stalls or sleeps keeps out.
 
 ## Shadow mode
 
@@ -120,8 +121,9 @@ The file is looked at every `reload.interval_seconds`, and on SIGHUP. What chang
 requests; reservations stay. A file with a fault changes nothing: the faults are logged and
 `kvguard_config_reload_failures_total` counts. `kvguard_config_info` has the hash of what is in force, as
 `check-config` prints it. Mount a ConfigMap as a directory: with `subPath` Kubernetes never updates it. Taken over:
-{sections} and `backends[].mode`. The rest keeps its value until a restart, `telemetry.interval_seconds` and
-`telemetry.timeout_seconds` too; a warning names what differs.
+{sections} and
+`backends[].mode`. The rest keeps its value until a restart, `telemetry.interval_seconds`, `telemetry.timeout_seconds`,
+`forecast.state_file` and `forecast.state_interval_seconds` too; a warning names what differs.
 """.format(sections=", ".join(f"`{name}`" for name in SECTIONS))
 
 METRICS = """# Metrics
@@ -133,6 +135,34 @@ known has no sample: absence is a state, never 0.
 
 | Metric | Type | Labels | Meaning |
 |---|---|---|---|
+"""
+
+FORECASTS = """
+## Do the length forecasts hold?
+
+At admission each answer is given a length: the `forecast.quantile` of those like it. What was forecast is kept and
+compared with the whole answer, so the share that got longer should be near `1 - forecast.quantile`, 0.3 by default:
+
+```
+sum by (backend) (rate(kvguard_forecast_exceeded_total{source="learned"}[1h]))
+  / sum by (backend) (rate(kvguard_forecast_answers_total{source="learned"}[1h]))
+```
+
+| Reads | Means | What to do |
+|---|---|---|
+| near `1 - quantile` | forecasts hold | nothing |
+| above it for hours | answers grow longer | lower `forecast.half_life_answers` or raise the quantile |
+| below it for hours | answers grow shorter, or many have one length | the same; it costs room |
+
+| `source` | Forecast by |
+|---|---|
+| `learned` | answers seen by kvguard |
+| `prior` | the engine's own histogram, as long as kvguard knows too little; read more carefully, so fewer exceed it |
+| `cap` | the request: nothing is known, or its cap or `min_tokens` is the bound. Hardly any exceed it |
+
+Left out are answers that their cap cut off before they could outgrow the forecast, answers of several sequences, whose
+single lengths are not known, and answers that broke off. A sharp rise of `exceeded` after a change of model or prompts
+falls back within about two half-lives.
 """
 
 
@@ -211,10 +241,10 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     metrics.decision(DecisionEvent(request_id="", route="route", outcome=Outcome.ADMITTED, tier=Tier.NORMAL))
     capacity = CapacityPolicy(layout_of=lambda size: replace(PoolLayout.plain(size), block_bytes=1))
     backend = new_backend("backend", "http://backend", OccupancyPolicy(capacity=capacity), LengthPolicy())
-    usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=1.0)
+    usage = EngineUsage(engine="0", capacity_blocks=1, block_size=1, used_ratio=1.0, waiting=0, preemptions_total=0.0)
     asked = Demand(prompts=(1,), output_cap=1, asked_cap=1, expected_output=1)
     backend.ledger.progress(backend.reserve(asked, -1.0), 1)
-    backend.occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0)
+    backend.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     backend.rule_fit = RuleFit(context_tokens=1, engine_blocks=1, predicted_blocks=1)
     registry.register(PoolCollector((backend,), lambda: 0.0))
     for family in sorted(registry.collect(), key=lambda family: family.name):
@@ -226,7 +256,7 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
 def metrics() -> str:
     """The page of every metric."""
     rows = [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in every_metric()]
-    return METRICS + "\n".join(rows) + "\n"
+    return METRICS + "\n".join(rows) + "\n" + FORECASTS
 
 
 FOOTPRINT = """# KV footprint

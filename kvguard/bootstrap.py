@@ -36,6 +36,7 @@ from kvguard.server import bind, serving
 from kvguard.settings import Settings
 from kvguard.simulator.app import create_app
 from kvguard.simulator.config import SimConfig, parse_sim_url
+from kvguard.state import StateFile, check_writable
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 from kvguard.telemetry.reporter import Reporter
@@ -87,6 +88,9 @@ async def running(
             rng=rng,
             on_tier_change=reporter.tier_change,
         )
+        if settings.forecast.state_file is not None:
+            state = StateFile(settings.forecast.state_file, backends, reporter)
+            await stack.enter_async_context(state.kept(clock, settings.forecast.state_interval_seconds))
         upstream = AiohttpUpstream(_limits(settings))
         stack.push_async_callback(upstream.close)
         policy = pipeline_policy(settings)
@@ -122,6 +126,8 @@ def find_faults(settings: Settings) -> None:
     ]
     attempts += [functools.partial(sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
     attempts += [functools.partial(_try_counters, settings), functools.partial(governance_of, settings)]
+    if settings.forecast.state_file is not None:
+        attempts.append(functools.partial(check_writable, settings.forecast.state_file))
     for attempt in attempts:
         try:
             attempt()
@@ -165,7 +171,7 @@ def build_backend(settings: Settings, chosen: BackendSettings, layout_of: Layout
     layout_of = layout_of or _layout_of(chosen)
     capacity = CapacityPolicy(blocks=chosen.capacity_blocks, block_size=chosen.block_size, layout_of=layout_of)
     policy = settings.occupancy_policy(capacity)
-    backend = new_backend(chosen.label, chosen.url, policy, settings.forecast.policy())
+    backend = new_backend(chosen.label, chosen.url, policy, settings.forecast.policy(), settings.signal_policy())
     backend.context_tokens, backend.max_num_seqs = chosen.context_tokens, chosen.engine.max_num_seqs
     return backend
 

@@ -38,6 +38,13 @@ URL: Final = "http://127.0.0.1:9090"
 PATH: Final = "/debug/explain"
 TIMEOUT_SECONDS: Final = 30.0
 
+# Where the length of an answer is taken from for the peak, by its source.
+_FORECAST_BY: Final = {
+    "learned": "what answers like it got",
+    "prior": "the engine's own histogram, while kvguard knows too few answers",
+    "cap": "what the request itself allows",
+}
+
 _EXAMPLE = """examples:
   kvguard explain request.json
   echo '{"prompt": "hi", "max_tokens": 1024}' | kvguard explain --url http://kvguard:9090
@@ -293,7 +300,8 @@ def _sizes(backend: dict[str, Any]) -> list[str]:
         many = f"{sequences['copies']} {'beams' if sequences['beams'] else 'copies'}"
         shape = f"{sequences['total']} ({sequences['prompts']} x {many})"
     prompt, expected = f"{tokens['prompt_sum']} prompt ({counted})", f"{output['expected']} expected output ({cap})"
-    return [f"  tokens     {prompt}, {expected}, {total}", f"  sequences  {shape}"]
+    forecast = f"{output['forecast']} output, by {_FORECAST_BY[output['forecast_source']]}"
+    return [f"  tokens     {prompt}, {expected}, {total}", f"  forecast   {forecast}", f"  sequences  {shape}"]
 
 
 def _ratios(ratios: dict[str, Any]) -> list[str]:

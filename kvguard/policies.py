@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.retry import RetryPolicy
@@ -34,6 +35,7 @@ class Policies:
     retry: RetryPolicy
     path: PipelinePolicy
     lengths: LengthPolicy
+    signals: SignalPolicy
     occupancy: tuple[OccupancyPolicy, ...]
     tenants: frozenset[str]
     config_hash: str
@@ -56,6 +58,7 @@ class Followers:
         for backend, policy in zip(self.controller.backends, policies.occupancy, strict=True):
             backend.occupancy.policy = policy
             backend.occupancy.lengths.follow(policies.lengths)
+            backend.watch.policy = policies.signals
         self.metrics.configured(config_hash=policies.config_hash, tenants=policies.tenants)
 
 
@@ -66,6 +69,7 @@ def policies_of(settings: Settings, backends: Sequence[Backend]) -> Policies:
         retry=settings.reject.policy(),
         path=pipeline_policy(settings),
         lengths=settings.forecast.policy(),
+        signals=settings.signal_policy(),
         occupancy=tuple(settings.occupancy_policy(backend.occupancy.policy.capacity) for backend in backends),
         tenants=frozenset(settings.tenant_names()),
         config_hash=config_hash(settings),

@@ -69,7 +69,8 @@ class ClassSettings(Section):
     rank: int = 0
     """Classes of lower rank go first where requests wait; `normal` has 0."""
     exempt: bool = False
-    """Never degraded, nor refused for a full cache or a tenant's share; for what must always be answered."""
+    """Never degraded, nor refused for a full cache, a backlog of prompts or a tenant's share; for what must always be
+    answered."""
     shadow: bool = False
     """Decisions on it are only reported, whatever `mode` says."""
     tiers: dict[str, Any] = Field(default_factory=dict)
@@ -131,13 +132,16 @@ class PolicyPlan:
         self,
         tiers: TierSettings,
         degrade: DegradeSettings,
-        blind: BlindPolicy,
         classes: Sequence[ClassSettings],
         overrides: Sequence[OverrideSettings],
+        *,
+        blind: BlindPolicy,
+        max_prefill_backlog_tokens: int | None,
     ) -> None:
         self._tiers = tiers
         self._degrade = degrade
         self._blind = blind
+        self._max_prefill_backlog_tokens = max_prefill_backlog_tokens
         implied = () if any(each.name == NORMAL for each in classes) else (ClassSettings(name=NORMAL),)
         self._classes = (*classes, *implied)
         self._overrides = overrides
@@ -171,6 +175,7 @@ class PolicyPlan:
             degrade=_over(self._degrade, override.degrade, chosen.degrade).policy(),
             blind=self._blind,
             exempt=chosen.exempt,
+            max_prefill_backlog_tokens=self._max_prefill_backlog_tokens,
         )
 
 

@@ -94,7 +94,9 @@ class Poller:
             occupancy.miss(reached=True)
             self._report_failure(type(error).__name__)
         else:
-            occupancy.observe(sample, asked_at=asked_at)
+            change = self._backend.observe(sample, asked_at=asked_at)
+            if change is not None:
+                self._reporter.condition_change(change, now=self._clock.now())
             if occupancy.telemetry(self._clock.now()) is TelemetryState.FRESH:
                 self._reporter.scraped(self._backend.name)
             else:

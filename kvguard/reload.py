@@ -28,11 +28,15 @@ SECTIONS: Final = (
     "identity",
     "reject",
     "telemetry",
+    "signals",
     "forecast",
     "limits",
 )
-# Parts of those that the pollers were built from.
-_FIXED_TELEMETRY: Final = ("interval_seconds", "timeout_seconds")
+# Parts of those that pollers and the state file were built from.
+_FIXED: Final = {
+    "telemetry": ("interval_seconds", "timeout_seconds"),
+    "forecast": ("state_file", "state_interval_seconds"),
+}
 # A file that is being written is left until it stays as it is.
 SETTLE_SECONDS: Final = 0.1
 
@@ -131,8 +135,9 @@ def _fingerprint(path: Path) -> bytes:
 def merged(old: Settings, wanted: Settings) -> Settings:
     """What is wanted as far as it can be had without a restart; the rest as it was."""
     update: dict[str, Any] = {name: getattr(wanted, name) for name in SECTIONS}
-    fixed = {name: getattr(old.telemetry, name) for name in _FIXED_TELEMETRY}
-    update["telemetry"] = wanted.telemetry.model_copy(update=fixed)
+    for section, names in _FIXED.items():
+        kept = {name: getattr(getattr(old, section), name) for name in names}
+        update[section] = update[section].model_copy(update=kept)
     modes = {backend.label: backend.mode for backend in wanted.backends}
     update["backends"] = tuple(
         backend.model_copy(update={"mode": modes.get(backend.label, backend.mode)}) for backend in old.backends

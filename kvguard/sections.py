@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.footprint import Trait
 from kvguard.admission.lengths import LengthPolicy
@@ -274,6 +275,32 @@ class TelemetrySettings(Section):
         return self
 
 
+class SignalSettings(Section):
+    """What the engine shows besides its gauge."""
+
+    stall_seconds: Positive = 30.0
+    """Work that makes no token for this long is a stall, and new requests are refused as `backend_stalled`: an engine
+    that froze behind a healthy API server took traffic for 85 minutes. Longer than one prompt may take to compute."""
+    probe_seconds: Positive = 10.0
+    """While the engine is stalled, or its gauge says full though nothing runs, one request passes this often to find
+    out: a gauge that sticks would keep everybody out for ever."""
+    max_preemptions_per_second: Annotated[float, Field(ge=0)] | None = None
+    """More preemptions than this count as `telemetry.queue_floor_ratio`: the engine took in more than it can hold and
+    computes answers twice, whatever its gauge shows."""
+    max_prefill_backlog_tokens: PositiveInt | None = None
+    """Most prompt tokens that may wait for their first token on one backend, beyond which requests are refused as
+    `saturated`: a burst of long prompts makes everybody's first token late long before the cache is full."""
+
+    def policy(self, *, full_ratio: float) -> SignalPolicy:
+        """The core's value; from `full_ratio` on a gauge keeps everybody out."""
+        return SignalPolicy(
+            stall_seconds=self.stall_seconds,
+            probe_seconds=self.probe_seconds,
+            max_preemptions_per_second=self.max_preemptions_per_second,
+            full_ratio=full_ratio,
+        )
+
+
 class MediaSettings(Section):
     """What parts that are not text come to for some models. Without an entry the model's name tells its family."""
 
@@ -344,6 +371,10 @@ class ForecastSettings(Section):
     """Answers under a class of caps before their lengths are believed."""
     half_life_answers: PositiveInt = 500
     """Answers after which an old one counts half."""
+    state_file: Path | None = None
+    """File in which learned lengths outlive a restart; lengths only, nothing of any request."""
+    state_interval_seconds: Positive = 60.0
+    """Pause between two saves; the last one is at the end."""
 
     def policy(self) -> LengthPolicy:
         """The core's value."""

@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from kvguard.admission.capacity import CapacityPolicy
+from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policies import NORMAL
@@ -40,6 +41,7 @@ from kvguard.sections import (
     LogSettings,
     ModeChoice,
     RejectSettings,
+    SignalSettings,
     TelemetrySettings,
     TierSettings,
     TokenSettings,
@@ -72,6 +74,7 @@ class Settings(BaseSettings):
     identity: IdentitySettings = IdentitySettings()
     reject: RejectSettings = RejectSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    signals: SignalSettings = SignalSettings()
     tokens: TokenSettings = TokenSettings()
     forecast: ForecastSettings = ForecastSettings()
     limits: LimitSettings = LimitSettings()
@@ -137,7 +140,14 @@ class Settings(BaseSettings):
 
     def policy_plan(self) -> PolicyPlan:
         """Every policy there is, by model, route and class."""
-        return PolicyPlan(self.tiers, self.degrade, self.telemetry.when_blind, self.classes, self.overrides)
+        return PolicyPlan(
+            self.tiers,
+            self.degrade,
+            self.classes,
+            self.overrides,
+            blind=self.telemetry.when_blind,
+            max_prefill_backlog_tokens=self.signals.max_prefill_backlog_tokens,
+        )
 
     def tenant_names(self) -> Iterator[str]:
         """Tenants known by name: they have metrics of their own."""
@@ -147,6 +157,10 @@ class Settings(BaseSettings):
     def shadowed(self) -> frozenset[str]:
         """Backends in shadow mode, by name."""
         return frozenset(each.label for each in self.backends if (each.mode or self.mode) is ModeChoice.SHADOW)
+
+    def signal_policy(self) -> SignalPolicy:
+        """The core's value; a tier that was entered is only left below its margin."""
+        return self.signals.policy(full_ratio=self.tiers.reject_at - self.tiers.exit_margin)
 
     def occupancy_policy(self, capacity: CapacityPolicy) -> OccupancyPolicy:
         """The core's value for one backend."""

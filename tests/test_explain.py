@@ -61,6 +61,7 @@ def test_offline_it_prints_verdict_reasons_sizes_and_room(capsys: pytest.Capture
         "  the output cap is lowered from 160 to 80 (degrade.trim_factor 0.5, degrade.max_output_tokens 512, "
         "degrade.floor_tokens 64)",
         "  tokens     16 prompt (counted: ids), 160 expected output (cap 160), 176 in all",
+        "  forecast   160 output, by what the request itself allows",
         "  sequences  1",
         "  blocks     1 for the prompt, 11 at full length",
         "  capacity   100 blocks, 1600 tokens; 23 blocks below REJECT, 28 free",

@@ -53,9 +53,16 @@ def test_an_override_for_a_route_there_is_not_is_a_fault() -> None:
 def test_policies_are_made_for_each_backend() -> None:
     """What to make of scrapes is new, what the backend's capacity is stays."""
     backend = backend_at("b", 0.5)
-    settings = loaded(telemetry={"stale_after_seconds": 9}, forecast={"quantile": 0.8}, reject={"retry_min_seconds": 2})
+    settings = loaded(
+        telemetry={"stale_after_seconds": 9},
+        signals={"stall_seconds": 7},
+        tiers={"reject_at": 0.9},
+        forecast={"quantile": 0.8},
+        reject={"retry_min_seconds": 2},
+    )
     policies = policies_of(settings, [backend])
     (occupancy,) = policies.occupancy
     assert (occupancy.stale_after_seconds, occupancy.capacity) == (9, backend.occupancy.policy.capacity)
     assert (policies.lengths.quantile, policies.retry.min_seconds, policies.path.retry_after_seconds) == (0.8, 2, 2)
+    assert (policies.signals.stall_seconds, policies.signals.full_ratio) == (7, pytest.approx(0.88))
     assert policies.config_hash == config_hash(settings) != config_hash(loaded())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.policies import NORMAL
 from kvguard.admission.policy import TrimMode
 from kvguard.errors import SettingsError
@@ -147,3 +148,15 @@ def test_a_backends_own_mode_goes_over_that_of_all(mode: str, own: str | None, s
     """The more specific one counts."""
     backends = [{"url": "http://a:1", "mode": own}, {"url": "http://b:2"}]
     assert loaded(mode=mode, backends=backends).shadowed() == shadowed
+
+
+def test_the_backlog_is_bounded_whatever_the_class_and_the_override() -> None:
+    """Like the policy for a lost gauge, it is the backend's and nobody's own."""
+    settings = loaded(
+        signals={"max_prefill_backlog_tokens": 1000},
+        telemetry={"when_blind": "closed"},
+        overrides=[{"models": "big-*", "tiers": {"trim_at": 0.6}}],
+    )
+    table = settings.policy_plan().table()
+    for policy in (table.of(model, CHAT, name) for model in ("big-1", "small") for name in table.classes):
+        assert (policy.max_prefill_backlog_tokens, policy.blind) == (1000, BlindPolicy.CLOSED)

@@ -3,15 +3,16 @@
 import httpx
 import pytest
 
+from kvguard.admission.condition import EngineState
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy, TelemetryState
 from kvguard.admission.usage import UsageSample
 from kvguard.clock import ManualClock
 from kvguard.engines.vllm import parse_vllm
 from kvguard.poller import MAX_PAGE_BYTES, MODELS_EVERY_SECONDS, Poller, PollPolicy
-from kvguard.pool.backend import new_backend
+from kvguard.pool.backend import ConditionChange, new_backend
 from tests.kit.guard import guarding
-from tests.kit.stub import Stub, exposition, running_stub
+from tests.kit.stub import Stub, exposition, running_stub, working_page
 
 pytestmark = pytest.mark.anyio
 
@@ -26,6 +27,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.failures: list[tuple[str, str]] = []
+        self.conditions: list[tuple[EngineState, float]] = []
         self.good = 0
 
     def scrape_failed(self, backend: str, *, state: str, detail: str, now: float) -> None:
@@ -33,6 +35,9 @@ class Reports:
 
     def scraped(self, backend: str) -> None:
         self.good += 1
+
+    def condition_change(self, change: ConditionChange, *, now: float) -> None:
+        self.conditions.append((change.after, now))
 
 
 class Bench:
@@ -102,6 +107,15 @@ async def test_a_page_without_a_gauge_is_reported_for_what_it_is(answer: object,
     await bench.poll()
     assert bench.reports.failures == [(state, detail)]
     assert bench.backend.occupancy.observed_ratio() is None
+
+
+async def test_every_page_shows_the_engines_condition_and_a_change_is_reported_once() -> None:
+    """Idle, then asleep, at the moment the page was read."""
+    bench = Bench(lambda: page(working_page(awake=int(bench.clock.now() < 101))))
+    for _ in range(4):
+        await bench.poll()
+        await bench.clock.advance(0.5)
+    assert bench.reports.conditions == [(EngineState.IDLE, 100.0), (EngineState.SLEEPING, 101.0)]
 
 
 async def test_a_server_that_hides_its_models_is_scraped_all_the_same() -> None:

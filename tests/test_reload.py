@@ -33,7 +33,12 @@ def loaded(**sections: Any) -> Settings:
         ({"tenants": [{"name": "a"}]}, []),
         ({"overrides": [{"models": "m"}]}, []),
         ({"identity": {"tenant_per_key": True}}, []),
-        ({"forecast": {"quantile": 0.5}}, []),
+        ({"signals": {"stall_seconds": 5, "max_prefill_backlog_tokens": 1}}, []),
+        ({"forecast": {"quantile": 0.5, "min_answers": 1, "half_life_answers": 9}}, []),
+        (
+            {"forecast": {"state_file": "lengths.json", "state_interval_seconds": 1}},
+            ["forecast.state_file", "forecast.state_interval_seconds"],
+        ),
         ({"limits": {"max_body_bytes": 1}}, []),
         ({"backends": [{"url": "sim://", "mode": "shadow"}]}, []),
         ({"telemetry": {"when_blind": "closed", "queue_floor_ratio": 0.1, "stale_after_seconds": 7}}, []),

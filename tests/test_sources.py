@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.footprint import Trait
 from kvguard.admission.occupancy import Signal
@@ -33,6 +34,22 @@ def test_the_defaults_are_the_tier_table() -> None:
     assert tiers.reject.signals == (Signal.PROJECTED, Signal.PEAK)
     assert settings.backends[0].url == "sim://"
     assert settings.admission_policy().blind is BlindPolicy.LEDGER
+
+
+def test_signals_become_what_the_core_takes(tmp_path: Path) -> None:
+    """A gauge keeps everybody out down to the margin below REJECT; limits are off unless set."""
+    signals = load_settings().signal_policy()
+    assert signals == SignalPolicy(full_ratio=0.95 - 0.02)
+    assert load_settings().admission_policy().max_prefill_backlog_tokens is None
+    file = tmp_path / "k.yaml"
+    file.write_text(
+        "signals: {stall_seconds: 5, probe_seconds: 2, max_preemptions_per_second: 0, max_prefill_backlog_tokens: 9}"
+    )
+    chosen = load_settings(config=file)
+    assert chosen.signal_policy() == SignalPolicy(
+        stall_seconds=5, probe_seconds=2, max_preemptions_per_second=0, full_ratio=0.95 - 0.02
+    )
+    assert chosen.admission_policy().max_prefill_backlog_tokens == 9
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

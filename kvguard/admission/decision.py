@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from kvguard.admission.capacity import Capacity
+from kvguard.admission.condition import Passage
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import remaining_output
 from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
@@ -27,25 +28,32 @@ class BlindPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
-    """Everything an operator sets about decisions. What is `exempt` passes unchanged, however full the cache is."""
+    """Everything an operator sets about decisions. What is `exempt` passes unchanged, however full the cache or
+    long the backlog is.
+
+    `max_prefill_backlog_tokens` bounds the prompt tokens that wait for their first token on one backend.
+    """
 
     tiers: TierPolicy
     degrade: DegradePolicy
     blind: BlindPolicy = BlindPolicy.LEDGER
     exempt: bool = False
+    max_prefill_backlog_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
     """Forward the request as `degradation` says; `demand` is what it then asks of the cache.
 
-    `tier` is the strongest whose degradations it was given, so never REJECT.
+    `tier` is the strongest whose degradations it was given, so never REJECT. `probe` says that the engine's condition
+    would refuse it, but that this one is to find out whether that still holds.
     """
 
     tier: Tier
     demand: Demand
     degradation: Degradation
     ratios: Ratios | None
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +99,54 @@ def passes_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> b
     return policy.blind is BlindPolicy.OPEN and occupancy.telemetry(now) is not TelemetryState.FRESH
 
 
-def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> Decision:
+def refuse_any(
+    occupancy: Occupancy, tier: Tier, policy: AdmissionPolicy, now: float, passage: Passage
+) -> RejectReason | None:
+    """Why any request at all is refused while `tier` is in force; None when it depends on the request."""
+    blind = refuse_blind(occupancy, policy, now)
+    if blind is not None:
+        return blind
+    full = tier is Tier.REJECT and not policy.exempt and not passes_blind(occupancy, policy, now)
+    if passage is Passage.SHUT or (full and passage is Passage.TRICKLE):
+        return RejectReason.BACKEND_STALLED
+    return RejectReason.SATURATED if full and passage is not Passage.DOUBT else None
+
+
+def over_backlog(demand: Demand, occupancy: Occupancy, policy: AdmissionPolicy) -> bool:
+    """Whether more prompt tokens would wait for their first token than may. Where none wait, any prompt may."""
+    limit = policy.max_prefill_backlog_tokens
+    if limit is None:
+        return False
+    backlog = occupancy.ledger.prefill_tokens
+    return backlog > 0 and backlog + demand.prompt_tokens > limit
+
+
+def decide(
+    demand: Demand,
+    base: Tier,
+    occupancy: Occupancy,
+    policy: AdmissionPolicy,
+    now: float,
+    passage: Passage = Passage.OPEN,
+) -> Decision:
     """Decide on `demand` while `base` is the tier in force (hysteresis already applied)."""
     reason = refuse_blind(occupancy, policy, now)
     if reason is not None:
         return Reject(tier=base, reason=reason, ratios=None)
+    if passage is Passage.SHUT:
+        return Reject(tier=base, reason=RejectReason.BACKEND_STALLED, ratios=occupancy.ratios(now))
+    decision = _decide_seeing(demand, base, occupancy, policy, now, passage)
+    if passage is not Passage.TRICKLE:
+        return decision
+    if isinstance(decision, Admit):
+        return replace(decision, probe=True)
+    return replace(decision, reason=RejectReason.BACKEND_STALLED) if decision.reason.retryable else decision
+
+
+def _decide_seeing(
+    demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPolicy, now: float, passage: Passage
+) -> Decision:
+    """Decide where nothing forbids to decide."""
     capacity = occupancy.capacity
     if capacity is None or passes_blind(occupancy, policy, now):
         return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=occupancy.ratios(now))
@@ -105,7 +156,9 @@ def decide(demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPo
         return Reject(tier=base, reason=RejectReason.TOO_LARGE, ratios=before)
     if policy.exempt:
         return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=before)
-    return _Weighing(occupancy, policy, capacity, now).weigh(demand, base, before)
+    if over_backlog(demand, occupancy, policy):
+        return Reject(tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before)
+    return _Weighing(occupancy, policy, capacity, now, passage).weigh(demand, base, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +169,7 @@ class _Weighing:
     policy: AdmissionPolicy
     capacity: Capacity
     now: float
+    passage: Passage
 
     def weigh(self, demand: Demand, base: Tier, before: Ratios) -> Decision:
         tiers, after = self.policy.tiers, self.occupancy.ratios_of(self.capacity, self.now, demand)
@@ -130,6 +184,8 @@ class _Weighing:
                 return Admit(tier=min(level, Tier.RESTRICT), demand=fitted, degradation=degradation, ratios=before)
             if self.occupancy.idle(self.now):
                 return self._admit_idle(lighter, degradation, level, before)
+        if self.passage is Passage.DOUBT:
+            return replace(self._admit_idle(lighter, degradation, level, before), probe=True)
         kept = tiers.exit_margin * self.capacity.blocks if base is Tier.REJECT else 0.0
         needed = max(0.0, self._excess(lighter) + kept)
         return Reject(tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before, needed_blocks=needed)

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
+from kvguard.admission.population import ANYBODY, Population
 
 
 class Trait(enum.Enum):
@@ -29,7 +30,7 @@ class Demand:
     `asked_cap` what it would have, had nothing been lowered; `expected_output` is what to reserve for, never above the
     cap. `beams` says that the copies are beams of one answer, so that one sequence still is a valid answer;
     `fixed_length` that every answer runs to its cap; `streamed` that its growth can be watched; `estimated` that the
-    prompts were not counted but guessed.
+    prompts were not counted but guessed. `population` is whose answers tell how long its own gets.
     """
 
     prompts: tuple[int, ...]
@@ -44,6 +45,7 @@ class Demand:
     estimated: bool = False
     slack_tokens: int = 0
     traits: frozenset[Trait] = frozenset()
+    population: Population = ANYBODY
 
     @property
     def sequences(self) -> int:

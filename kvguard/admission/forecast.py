@@ -227,7 +227,9 @@ def remaining_output(demand: Demand, produced: int, lengths: OutputLengths) -> i
     What was learned decides, what is expected of the request while nothing is; an answer that outlived both is taken
     to be half done. A lowered cap only cuts short what was learned of such requests.
     """
-    total = None if demand.fixed_length else lengths.expected(cap=demand.asked_cap, produced=produced)
+    total = (
+        None if demand.fixed_length else lengths.expected(demand.population, cap=demand.asked_cap, produced=produced)
+    )
     if total is None:
         total = demand.expected_output if produced < demand.expected_output else 2 * produced
     total = max(total, demand.min_tokens)

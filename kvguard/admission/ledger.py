@@ -31,8 +31,8 @@ class Reservation:
     """One admitted request. `produced` is the tokens each sequence has generated so far, read off the stream.
 
     `surge` is held besides while the prompts are computed: until the first token of a stream, and for an answer that
-    cannot be watched until a scrape has `seen` the request. `recount_at` is the output at which the rest must be
-    counted again.
+    cannot be watched until a scrape has `seen` the request; so long its `prefill_tokens` are those of its prompts, and
+    a stream is `awaited`. `recount_at` is the output at which the rest must be counted again.
     """
 
     demand: Demand
@@ -40,6 +40,8 @@ class Reservation:
     held_blocks: int = 0
     reserved_blocks: int = 0
     surge: Surge = NO_SURGE
+    prefill_tokens: int = 0
+    awaited: bool = False
     course: Course = NO_COURSE
     produced: int = 0
     recount_at: int = 0
@@ -54,6 +56,8 @@ class Reservation:
         self.reserved_blocks = max(self.held_blocks, demand.reserved_blocks(rule))
         computing = not produced and (demand.streamed or not self.seen)
         self.surge = demand.surge(rule) if computing else NO_SURGE
+        self.prefill_tokens = demand.prompt_tokens if computing else 0
+        self.awaited = computing and demand.streamed
         remaining = remaining_output(demand, produced, lengths)
         self.course = forecast.course(demand, produced=produced, remaining=remaining)
         growth = min((rule.tokens_to_next_block(n + produced) for n in demand.prompts), default=_REVIEW_TOKENS)
@@ -121,6 +125,8 @@ class Ledger:
         self.held_blocks = 0
         self.reserved_blocks = 0
         self.surge = NO_SURGE
+        self.prefill_tokens = 0
+        self.awaited_streams = 0
 
     def reserve(self, demand: Demand, *, now: float, tenant: str = "") -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
@@ -187,6 +193,8 @@ class Ledger:
         self.held_blocks += reservation.held_blocks
         self.reserved_blocks += reservation.reserved_blocks
         self.surge += reservation.surge
+        self.prefill_tokens += reservation.prefill_tokens
+        self.awaited_streams += reservation.awaited
         self._forecast.add(reservation.course)
         tally = self.tenants.setdefault(reservation.tenant, TenantTally())
         tally.live += 1
@@ -197,6 +205,8 @@ class Ledger:
         self.held_blocks -= reservation.held_blocks
         self.reserved_blocks -= reservation.reserved_blocks
         self.surge -= reservation.surge
+        self.prefill_tokens -= reservation.prefill_tokens
+        self.awaited_streams -= reservation.awaited
         self._forecast.remove(reservation.course)
         tally = self.tenants[reservation.tenant]
         tally.live -= 1
@@ -253,7 +263,7 @@ class Ledger:
         unwatched = [r for r in self._live.values() if not r.demand.streamed and r.started_at < begun_before]
         for reservation in unwatched:
             reservation.seen = True
-            if reservation.surge.blocks:
+            if reservation.surge.blocks or reservation.prefill_tokens:
                 self.amend(reservation, reservation.demand)
         sequences = sum(reservation.demand.sequences for reservation in unwatched)
         for reservation in unwatched:

@@ -48,9 +48,9 @@ class OccupancyPolicy:
     """What to make of scrapes.
 
     `stale_after_seconds` and `failures_before_unreachable` keep one failed scrape from changing anything;
-    `queue_floor_ratio` is the least ratio while a queue for blocks lasts; `aftermath_seconds` is how long after its
-    end a request may still show in the gauge; `count_shared_once` says to believe a gauge that steadily shows less than
-    the ledger, because sequences share their prefixes.
+    `queue_floor_ratio` is the least ratio while a queue for blocks lasts or the engine is overcommitted;
+    `aftermath_seconds` is how long after its end a request may still show in the gauge; `count_shared_once` says to
+    believe a gauge that steadily shows less than the ledger, because sequences share their prefixes.
     """
 
     stale_after_seconds: float = 5.0
@@ -78,7 +78,11 @@ class Ratios:
 
 
 class Occupancy:
-    """One backend's gauge history joined with its ledger and the lengths of its answers."""
+    """One backend's gauge history joined with its ledger and the lengths of its answers.
+
+    `overcommitted` says that the engine took in more than it can hold, whatever its gauge shows; who watches its
+    other numbers sets it.
+    """
 
     def __init__(self, policy: OccupancyPolicy, lengths: OutputLengths) -> None:
         self.policy = policy
@@ -93,6 +97,7 @@ class Occupancy:
         self._reached_last = False
         self._gauge_on_last_page = True
         self._queued = False
+        self.overcommitted = False
         self._shared = SharedBlocks()
         self._preemptions = 0.0
         if self.capacity is not None:
@@ -109,7 +114,7 @@ class Occupancy:
         if not self._gauge_on_last_page:
             return
         # A queue that one scrape shows may be requests that came a moment ago; one that two show does not move.
-        self._queued = _waiting(self.sample) > 0 and _waiting(sample) > 0
+        self._queued = bool(self.sample and self.sample.queue and sample.queue)
         self.sample = sample
         self._sampled_at = asked_at
         observed = self._observed_blocks()
@@ -168,7 +173,7 @@ class Occupancy:
             surge += candidate.surge(rule)
             peak = foreign + ledger.profile.peak_with(ledger.course(candidate))
         held += surge.shared(rule)
-        floor = self.policy.queue_floor_ratio if fresh and self._queued else 0.0
+        floor = self.policy.queue_floor_ratio if fresh and (self._queued or self.overcommitted) else 0.0
         observed = self.observed_ratio() if fresh else None
         return Ratios(
             observed=observed if observed is None else max(floor, observed),
@@ -203,15 +208,6 @@ class Occupancy:
             return 0.0
         fullest = max(engine.used_ratio or 0.0 for engine in self.sample.engines)
         return fullest - (self._observed_blocks() or 0.0) / self.capacity.blocks
-
-
-def _waiting(sample: UsageSample | None) -> int:
-    """Requests that wait for blocks, over all engines."""
-    engines = () if sample is None else sample.engines
-    return sum(
-        engine.waiting or 0 if engine.waiting_for_capacity is None else engine.waiting_for_capacity
-        for engine in engines
-    )
 
 
 def _weights(engines: tuple[EngineUsage, ...], capacity: Capacity) -> list[float]:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# Upper bounds and how many answers were no longer, both rising; the last bound is often infinite.
+LengthBuckets = tuple[tuple[float, float], ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUsage:
@@ -10,7 +13,9 @@ class EngineUsage:
     `capacity_blocks` counts usable blocks (vLLM: without the null block), `capacity_tokens` the tokens the engine says
     they hold. `block_size` is the tokens of a block of full attention, `pool_block_size` those the pool was set up
     with; they differ for models with layers of several sizes. `used_ratio` is the gauge, 0..1.
-    `waiting_for_capacity` is the part of `waiting` that waits for KV blocks. Counters run since engine start.
+    `waiting_for_capacity` is the part of `waiting` that waits for KV blocks. `awake` is False while the engine is in
+    sleep mode. Counters run since engine start, and `generation_lengths` counts answers by their tokens (vLLM
+    `request_generation_tokens`, on TGI it is `tgi_request_generated_tokens`).
     """
 
     engine: str
@@ -25,6 +30,13 @@ class EngineUsage:
     preemptions_total: float | None = None
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
+    generation_lengths: LengthBuckets | None = None
+    awake: bool | None = None
+
+    @property
+    def queue(self) -> int | None:
+        """Requests that wait for blocks; all that wait where it does not say for what."""
+        return self.waiting if self.waiting_for_capacity is None else self.waiting_for_capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +44,9 @@ class UsageSample:
     """Every engine one backend reports, ordered by label. Empty when the exposition named none."""
 
     engines: tuple[EngineUsage, ...] = ()
+
+    @property
+    def queue(self) -> int | None:
+        """Requests that wait for blocks, over all engines; None where no engine says."""
+        queues = [engine.queue for engine in self.engines if engine.queue is not None]
+        return sum(queues) if queues else None

@@ -6,10 +6,11 @@ A value that is not on the page, not finite or out of range is None.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.admission.usage import EngineUsage, LengthBuckets, UsageSample
 from kvguard.engines.exposition import Sample, parse_samples
 
 # What kvguard reads -> the metric names that carry it, the preferred one first.
@@ -25,11 +26,20 @@ METRIC_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "preemptions_total": ("vllm:num_preemptions_total",),
         "prompt_tokens_total": ("vllm:prompt_tokens_total",),
         "generation_tokens_total": ("vllm:generation_tokens_total",),
+        "generation_lengths": ("vllm:request_generation_tokens_bucket",),
+        "awake": ("vllm:engine_sleep_state",),  # 0.12 on
         "config": ("vllm:cache_config_info",),
     }
 )
 
-_CAPACITY: Final = "capacity"  # the reason that means "waits for KV blocks"; the other one is "deferred"
+# Of the metrics with a label that tells kinds apart, the one kind that is read: "capacity" means "waits for KV blocks"
+# (the other reason is "deferred"), and "awake" is 0 in every kind of sleep.
+_KINDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "vllm:num_requests_waiting_by_reason": ("reason", "capacity"),
+        "vllm:engine_sleep_state": ("sleep_state", "awake"),
+    }
+)
 _ONLY_ENGINE: Final = "0"  # old releases have no engine label
 _RATIO_LIMIT: Final = 1.0001  # room for rounding at a full cache; above it the number is not a ratio
 _MAX_DIGITS: Final = 18
@@ -38,9 +48,12 @@ _MAX_BLOCK_SIZE: Final = 1 << 16  # hybrids reach 4128; anything far beyond is n
 
 @dataclass(slots=True)
 class _EngineSeries:
-    """What the page says about one engine: values by metric name (one per model name) and the config labels."""
+    """What the page says about one engine: values by metric name (one per model name), the config labels, and how many
+    answers were no longer than each bound, summed over model names.
+    """
 
     values: dict[str, list[float]] = field(default_factory=dict)
+    lengths: dict[float, float] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,15 +78,27 @@ def _group_by_engine(samples: Sequence[Sample]) -> dict[str, _EngineSeries]:
         series = engines.setdefault(sample.labels.get("engine") or _ONLY_ENGINE, _EngineSeries())
         if sample.name in METRIC_NAMES["config"]:
             series.config = sample.labels
+        elif sample.name in METRIC_NAMES["generation_lengths"]:
+            _add_bucket(series.lengths, sample)
         elif _counts(sample):
             series.values.setdefault(sample.name, []).append(sample.value)
     return engines
 
 
+def _add_bucket(lengths: dict[float, float], sample: Sample) -> None:
+    try:
+        bound = float(sample.labels["le"])
+    except (KeyError, ValueError):
+        return
+    if bound >= 0 and _counts(sample):
+        lengths[bound] = lengths.get(bound, 0.0) + sample.value
+
+
 def _counts(sample: Sample) -> bool:
     if not math.isfinite(sample.value) or sample.value < 0:
         return False
-    return sample.name not in METRIC_NAMES["waiting_for_capacity"] or sample.labels.get("reason") == _CAPACITY
+    read = _KINDS.get(sample.name)
+    return read is None or sample.labels.get(read[0]) == read[1]
 
 
 def _engine_usage(engine: str, series: _EngineSeries, *, usage_names: Sequence[str], num_engines: int) -> EngineUsage:
@@ -90,6 +115,8 @@ def _engine_usage(engine: str, series: _EngineSeries, *, usage_names: Sequence[s
         preemptions_total=_total(series, "preemptions_total"),
         prompt_tokens_total=_total(series, "prompt_tokens_total"),
         generation_tokens_total=_total(series, "generation_tokens_total"),
+        generation_lengths=_generation_lengths(series.lengths),
+        awake=_awake(series),
     )
 
 
@@ -102,6 +129,13 @@ def _used_ratio(series: _EngineSeries, names: Sequence[str]) -> float | None:
     return None
 
 
+def _generation_lengths(lengths: Mapping[float, float]) -> LengthBuckets | None:
+    """The buckets in order; None when there are none or when a higher one counts less, which no histogram does."""
+    buckets = tuple(sorted(lengths.items()))
+    falling = any(after < before for (_, before), (_, after) in pairwise(buckets))
+    return None if falling else buckets or None
+
+
 def _total(series: _EngineSeries, what: str) -> float | None:
     """Sum over model names; None, not 0, when there is no series."""
     values = [value for name in METRIC_NAMES[what] for value in series.values.get(name, ())]
@@ -111,6 +145,11 @@ def _total(series: _EngineSeries, what: str) -> float | None:
 def _count(series: _EngineSeries, what: str) -> int | None:
     total = _total(series, what)
     return None if total is None else round(total)
+
+
+def _awake(series: _EngineSeries) -> bool | None:
+    total = _total(series, "awake")
+    return None if total is None else total > 0
 
 
 def _capacity_blocks(config: Mapping[str, str], *, num_engines: int) -> int | None:

@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvguard.admission.calibration import Calibration, LengthForecast
+from kvguard.admission.condition import Condition, EngineState, EngineWatch, Passage, SignalPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
-from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
+from kvguard.admission.occupancy import Occupancy, OccupancyPolicy, TelemetryState
 from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
 from kvguard.admission.retry import FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
+from kvguard.admission.usage import UsageSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,15 @@ class TierChange:
     backend: str
     before: Tier
     after: Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionChange:
+    """A backend's engine went from one condition to another."""
+
+    backend: str
+    before: EngineState
+    after: EngineState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +53,7 @@ class Backend:
     name: str
     url: str
     occupancy: Occupancy
+    watch: EngineWatch = field(default_factory=EngineWatch)
     freed_blocks: FadingSum = field(default_factory=FadingSum)
     refused_blocks: FadingSum = field(default_factory=FadingSum)
     tier: TierState = field(default_factory=lambda: TierState(Tier.NORMAL, 0.0))
@@ -52,10 +65,48 @@ class Backend:
     seen: SeenSizes = field(default_factory=SeenSizes)
     verdicts: tuple[ThresholdVerdict, ...] = ()
     rule_fit: RuleFit | None = None
+    calibration: Calibration = field(default_factory=Calibration)
 
     @property
     def ledger(self) -> Ledger:
         return self.occupancy.ledger
+
+    def base_model(self, name: str | None) -> str:
+        """The model that answers to a client's name, adapters by their parent; "" for a name that is not listed.
+
+        Names come from clients, so what is remembered by name is remembered by those the server lists.
+        """
+        if name in self.models:
+            return self.parents.get(name, name)
+        bases = () if name else self.models - self.parents.keys()
+        return next(iter(bases)) if len(bases) == 1 else ""
+
+    def observe(self, sample: UsageSample, *, asked_at: float) -> ConditionChange | None:
+        """Take in a scrape: the gauge, lengths of answers, and the engine's condition, whose change it gives back."""
+        self.occupancy.observe(sample, asked_at=asked_at)
+        self.occupancy.lengths.observe_engine(sample)
+        before = self.watch.condition.state
+        self.watch.observe(
+            sample,
+            asked_at=asked_at,
+            observed_ratio=self.occupancy.observed_ratio(),
+            live=self.ledger.live,
+            awaited=self.ledger.awaited_streams,
+        )
+        self.occupancy.overcommitted = self.watch.condition.overcommitted
+        after = self.watch.condition.state
+        return None if after is before else ConditionChange(backend=self.name, before=before, after=after)
+
+    def condition(self, now: float) -> Condition:
+        """The engine's condition; not known without a fresh gauge."""
+        return self.watch.condition if self._fresh(now) else Condition()
+
+    def passage(self, now: float) -> Passage:
+        """What the engine's condition leaves open to a request that comes now."""
+        return self.watch.passage(now, live=self.ledger.live) if self._fresh(now) else Passage.OPEN
+
+    def _fresh(self, now: float) -> bool:
+        return self.occupancy.telemetry(now) is TelemetryState.FRESH
 
     def demand_ratio(self, now: float) -> float | None:
         """What is admitted at full length plus what was lately refused, over capacity; not clipped at 1."""
@@ -119,17 +170,20 @@ class Backend:
         """Enter an admitted request; until the block size is known it is counted in tokens."""
         return self.ledger.reserve(demand, now=now, tenant=tenant)
 
-    def learn(self, demand: Demand, completion_tokens: int) -> None:
-        """Remember how long an answer got; tokens are summed over its sequences.
+    def learn(self, demand: Demand, completion_tokens: int, forecast: LengthForecast | None = None) -> None:
+        """Remember how long an answer got, and hold its forecast against it; tokens are summed over its sequences.
 
         One that a lowered cap cut would have got longer: it counts with what is known of those that got that far.
         """
+        if forecast is not None:
+            self.calibration.note(forecast, demand, completion_tokens)
         if demand.fixed_length:
             return
         length, lengths = completion_tokens // demand.sequences, self.occupancy.lengths
-        if demand.output_cap is not None and length >= demand.output_cap != demand.asked_cap:
-            length = lengths.expected(cap=demand.asked_cap, produced=length) or demand.asked_cap or length
-        lengths.observe(length, cap=demand.asked_cap)
+        population, cap = demand.population, demand.asked_cap
+        if demand.output_cap is not None and length >= demand.output_cap != cap:
+            length = lengths.learned(population, cap=cap, produced=length) or cap or length
+        lengths.observe(length, population, cap=cap)
 
     def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
         """End a reservation; its blocks count as freed once."""
@@ -137,6 +191,9 @@ class Backend:
             self.freed_blocks.add(reservation.held_blocks, now)
 
 
-def new_backend(name: str, url: str, policy: OccupancyPolicy, lengths: LengthPolicy) -> Backend:
+def new_backend(
+    name: str, url: str, policy: OccupancyPolicy, lengths: LengthPolicy, signals: SignalPolicy | None = None
+) -> Backend:
     """A backend nothing is known of yet."""
-    return Backend(name=name, url=url, occupancy=Occupancy(policy, OutputLengths(lengths)))
+    occupancy = Occupancy(policy, OutputLengths(lengths))
+    return Backend(name=name, url=url, occupancy=occupancy, watch=EngineWatch(signals))

@@ -7,6 +7,7 @@ import msgspec
 
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import Degradation, SequenceCut
+from kvguard.admission.population import Population
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import Fields, decode, is_filled, is_set, read_bool, read_int, write_fields
 
@@ -50,7 +51,9 @@ class CapRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRequest:
-    """One parsed request. `requested_cap` is the client's own, None when it named none."""
+    """One parsed request. `requested_cap` is the client's own, None when it named none; `stops` says that it names stop
+    sequences, `route` the label of the route it came by.
+    """
 
     body: bytes
     fields: Fields
@@ -65,6 +68,8 @@ class InferenceRequest:
     fixed_length: bool
     traits: frozenset[Trait]
     special_tokens: bool = True
+    stops: bool = False
+    route: str = ""
 
     @property
     def model_field(self) -> Fields:
@@ -112,11 +117,12 @@ class InferenceRequest:
             expected_output=expected if cap is None else min(expected, cap),
             min_tokens=self.min_tokens,
             beams=self.beams,
-            fixed_length=self.fixed_length,
+            fixed_length=self.fixed_length or (cap is not None and self.min_tokens >= cap),
             streamed=self.stream and not self.beams,
             estimated=estimated,
             slack_tokens=sum(prompts) - sum(counted),
             traits=self.traits,
+            population=Population(route=self.route, stops=self.stops),
         )
 
 
@@ -142,6 +148,7 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
         special_tokens=special,
         fixed_length=read_bool(fields, "ignore_eos"),
         traits=_traits(fields),
+        stops=is_filled(fields, "stop") or is_filled(fields, "stop_token_ids"),
     )
 
 

@@ -30,31 +30,36 @@ class CandidatePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A request whose prompts are counted."""
+    """A request whose prompts are counted, of a caller of this `priority`."""
 
     request: InferenceRequest
     count: TokenCount
     policy: CandidatePolicy
+    priority: str
 
     def demand_on(self, backend: Backend) -> Demand:
-        """What it asks of this backend, whose context bounds its answer."""
-        return self.request.demand(
+        """What it asks of this backend, whose context bounds its answer and whose models alone are remembered."""
+        demand = self.request.demand(
             self.count.prompts,
             context_tokens=backend.context_tokens,
             assumed_output_tokens=self.policy.assumed_output_tokens,
             slack=self.count.slack,
             estimated=self.count.estimated,
         )
+        model = backend.base_model(self.request.model)
+        # Classes are few and the operator's; a tenant's name may be anything, and is nobody else's to learn from.
+        population = dataclasses.replace(demand.population, model=model, caller=self.priority)
+        return dataclasses.replace(demand, population=population)
 
 
-def marked(request: InferenceRequest, headers: Headers, policy: DegradePolicy) -> InferenceRequest:
-    """The request with what its model and its headers make of it."""
+def marked(request: InferenceRequest, route: Route, headers: Headers, policy: DegradePolicy) -> InferenceRequest:
+    """The request with what its route, its model and its headers make of it."""
     traits = set(request.traits)
     if request.model in policy.reasoning_models:
         traits.add(Trait.REASONING)
     if policy.allow_opt_out and opts_out(headers):
         traits.add(Trait.OPTED_OUT)
-    return dataclasses.replace(request, traits=frozenset(traits))
+    return dataclasses.replace(request, traits=frozenset(traits), route=route.path)
 
 
 def opts_out(headers: Headers) -> bool:
@@ -62,6 +67,8 @@ def opts_out(headers: Headers) -> bool:
     return find(headers, OPT_OUT) == b"none"
 
 
-async def counted(request: InferenceRequest, counter: PromptCounter, policy: CandidatePolicy) -> Candidate:
+async def counted(
+    request: InferenceRequest, counter: PromptCounter, policy: CandidatePolicy, priority: str
+) -> Candidate:
     """The request with its prompts counted; never fails."""
-    return Candidate(request, await counter.count(request), policy)
+    return Candidate(request, await counter.count(request), policy, priority)

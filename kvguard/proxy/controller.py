@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kvguard.admission.calibration import LengthForecast, forecast_of
 from kvguard.admission.decision import (
     AdmissionPolicy,
     Admit,
@@ -11,8 +12,7 @@ from kvguard.admission.decision import (
     Reject,
     blocks_until_open,
     decide,
-    passes_blind,
-    refuse_blind,
+    refuse_any,
 )
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Reservation, ReservationState
@@ -31,6 +31,7 @@ _HOPE = (
     RejectReason.TENANT_SHARE,
     RejectReason.STALE_METRICS,
     RejectReason.NO_METRICS,
+    RejectReason.BACKEND_STALLED,
     RejectReason.BACKEND_UNREACHABLE,
     RejectReason.TOO_LARGE,
 )
@@ -54,7 +55,7 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """A request that goes to `backend`, with its entry in the ledger there.
+    """A request that goes to `backend`, with its entry in the ledger there and the length forecast of its answer.
 
     In shadow mode `decision` leaves it as it came, and `verdict` is what would have been done to it.
     """
@@ -62,6 +63,7 @@ class Admission:
     backend: Backend
     reservation: Reservation
     decision: Admit
+    forecast: LengthForecast
     verdict: Decision | None = None
 
 
@@ -141,13 +143,11 @@ class Controller:
         return min(found, key=lambda pair: _hope(pair[1]))
 
     def _early(self, backend: Backend, terms: Terms, tier_on: TierOn, now: float) -> tuple[Backend, Reject] | None:
-        policy, occupancy = terms.policy, backend.occupancy
-        tier, blind = tier_on(backend, policy.tiers), refuse_blind(occupancy, policy, now)
-        full = tier is Tier.REJECT and not policy.exempt and not passes_blind(occupancy, policy, now)
-        if terms.shadow_on(backend.name) or (blind is None and not full):
+        policy, occupancy, tier = terms.policy, backend.occupancy, tier_on(backend, terms.policy.tiers)
+        reason = refuse_any(occupancy, tier, policy, now, backend.passage(now))
+        if reason is None or terms.shadow_on(backend.name):
             return None
         needed = blocks_until_open(occupancy, policy, now)
-        reason = blind or RejectReason.SATURATED
         return backend, Reject(tier=tier, reason=reason, ratios=occupancy.ratios(now), needed_blocks=needed)
 
     def weigh(
@@ -161,7 +161,9 @@ class Controller:
         )
 
     def choose(self, weighed: Sequence[Weighed], now: float, terms: Terms) -> Weighed:
-        """The backend the request fills least, or the most hopeful refusal when none takes it, one in shadow first."""
+        """The backend the request fills least, a probe only where no other takes it; or else the most hopeful refusal,
+        one in shadow first.
+        """
         admits = [(each, each.decision) for each in weighed if isinstance(each.decision, Admit)]
         if not admits:
             rejects = [(each, each.decision) for each in weighed if isinstance(each.decision, Reject)]
@@ -179,13 +181,18 @@ class Controller:
         chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
         backend, decision, verdict = chosen.backend, chosen.decision, None
         backend.note(chosen.demand)
+        if isinstance(decision, Admit) and decision.probe:
+            backend.watch.probed(now)
         if chosen.shadow:
             unchanged = Admit(tier=Tier.NORMAL, demand=chosen.demand, degradation=Degradation(), ratios=decision.ratios)
             decision, verdict = unchanged, decision
         if isinstance(decision, Reject):
             return self._refused(chosen, decision, now)
+        forecast = forecast_of(decision.demand, backend.occupancy.lengths)
         reservation = backend.reserve(decision.demand, now, terms.caller.tenant)
-        return Admission(backend=backend, reservation=reservation, decision=decision, verdict=verdict)
+        return Admission(
+            backend=backend, reservation=reservation, decision=decision, forecast=forecast, verdict=verdict
+        )
 
     def _refused(self, chosen: Weighed, reject: Reject, now: float) -> Refusal:
         blocks = _blocks(chosen.demand, chosen.backend)
@@ -200,7 +207,7 @@ class Controller:
 
     def settle(self, admission: Admission, *, completion_tokens: int, now: float) -> None:
         """End a reservation whose answer is whole, and learn from its length (summed over its sequences)."""
-        admission.backend.learn(admission.decision.demand, completion_tokens)
+        admission.backend.learn(admission.decision.demand, completion_tokens, admission.forecast)
         admission.backend.end(admission.reservation, ReservationState.SETTLED, now)
 
     def release(self, admission: Admission, *, now: float) -> None:
@@ -242,6 +249,8 @@ class Controller:
     ) -> float | None:
         if reject.reason in _DRAINING_AWAY and backend is not None:
             return retry_after_seconds(backend.drain_seconds(reject.needed_blocks, now), policy=policy, rng=rng)
+        if reject.reason is RejectReason.BACKEND_STALLED:
+            return retry_after_seconds(None, policy=policy, rng=rng)
         # Nothing has to drain: whatever is wrong may be over at any time.
         return retry_after_seconds(0.0, policy=policy, rng=rng) if reject.reason.retryable else None
 
@@ -265,6 +274,7 @@ MESSAGES = {
     RejectReason.STALE_METRICS: "The model server's load is not known: its metrics are stale.",
     RejectReason.NO_METRICS: "The model server's load is not known: it publishes no KV cache metrics.",
     RejectReason.BACKEND_UNREACHABLE: "The model server cannot be reached.",
+    RejectReason.BACKEND_STALLED: "The model server answers but makes no progress.",
     RejectReason.DRAINING: "This proxy is shutting down.",
 }
 
@@ -280,17 +290,17 @@ def _in_force(backend: Backend, policy: TierPolicy) -> Tier:
 
 def _weighed(backend: Backend, demand: Demand, base: Tier, terms: Terms, now: float) -> Weighed:
     policy, occupancy = terms.policy, backend.occupancy
-    decision = decide(demand, base, occupancy, policy, now)
+    decision = decide(demand, base, occupancy, policy, now, backend.passage(now))
     if isinstance(decision, Admit):
         tenant, max_share = terms.caller.tenant, terms.tenant.max_share
         decision = within_share(decision, occupancy, policy, tenant=tenant, max_share=max_share, now=now)
     return Weighed(backend=backend, base=base, demand=demand, decision=decision, shadow=terms.shadow_on(backend.name))
 
 
-def _load(backend: Backend, admit: Admit, policy: AdmissionPolicy, now: float) -> tuple[int, float]:
-    """Sorts admissions by the milder tier, then by how full the backend gets."""
+def _load(backend: Backend, admit: Admit, policy: AdmissionPolicy, now: float) -> tuple[bool, int, float]:
+    """Sorts admissions: probes last, then by the milder tier, then by how full the backend gets."""
     ratios = backend.occupancy.ratios(now, admit.demand)
-    return admit.tier, 0.0 if ratios is None else policy.tiers.reject.ratio(ratios)
+    return admit.probe, admit.tier, 0.0 if ratios is None else policy.tiers.reject.ratio(ratios)
 
 
 def _hope(reject: Reject) -> tuple[int, float]:

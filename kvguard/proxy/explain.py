@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kvguard.admission.blocks import BlockRule
+from kvguard.admission.calibration import LengthForecast, forecast_of
 from kvguard.admission.capacity import Capacity
 from kvguard.admission.decision import Admit, Reject, passes_blind
 from kvguard.admission.footprint import Demand
@@ -69,8 +70,8 @@ class Explainer:
         # Whoever reaches the admin port may ask on behalf of anybody.
         caller = governance.identity.caller(headers, trusted=True)
         terms = governance.terms(route.path, request.model, caller)
-        request = marked(request, headers, terms.policy.degrade)
-        candidate = await counted(request, self._counter, self.policy.candidates)
+        request = marked(request, route, headers, terms.policy.degrade)
+        candidate = await counted(request, self._counter, self.policy.candidates, caller.priority)
         explaining = _Explaining(self._controller, candidate, self.policy, self._clock.now(), route.path, terms)
         notes = []
         if opts_out(headers) and not terms.policy.degrade.allow_opt_out:
@@ -207,9 +208,10 @@ class _Explaining:
             "backend": backend.name,
             **verdict,
             "telemetry": occupancy.telemetry(self.now).value,
+            "condition": backend.condition(self.now).state.value,
             "base_tier": int(base),
             "level": self._level(occupancy, base, demand),
-            **self._sizes(demand),
+            **self._sizes(demand, forecast_of(demand, occupancy.lengths)),
             **_in_blocks(occupancy.capacity, demand),
             "admitted": self._admitted(weighed, occupancy.capacity),
             **self._room(occupancy, weighed, demand),
@@ -255,7 +257,7 @@ class _Explaining:
         ratios = occupancy.ratios(self.now, demand)
         return int(base if ratios is None else max(base, tier_of(ratios, policy.tiers)))
 
-    def _sizes(self, demand: Demand) -> Json:
+    def _sizes(self, demand: Demand, forecast: LengthForecast) -> Json:
         count = self.candidate.count
         return {
             "tokens": {
@@ -275,6 +277,8 @@ class _Explaining:
                 "asked": self.candidate.request.requested_cap,
                 "cap": demand.output_cap,
                 "expected": demand.expected_output,
+                "forecast": forecast.tokens,
+                "forecast_source": forecast.source.value,
             },
             "footprint_tokens": demand.copies * sum(demand.prompts) + demand.sequences * demand.expected_output,
         }

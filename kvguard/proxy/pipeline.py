@@ -124,7 +124,8 @@ class Pipeline:
     ) -> WholeAnswer | None:
         """What is left to answer; None when the answer only lacks its end."""
         terms = self._controller.governance.terms(route.path, request.model, caller)
-        candidate = await self._counted(marked(request, exchange.headers, terms.policy.degrade))
+        request = marked(request, route, exchange.headers, terms.policy.degrade)
+        candidate = await self._counted(request, caller.priority)
         now = self._clock.now()
         outcome = self._controller.admit(candidate.demand_on, request.model, now, terms)
         self._reporter.decided(self._clock.now() - now)
@@ -147,9 +148,9 @@ class Pipeline:
             counted = dataclasses.replace(work.candidate, count=count).demand_on(work.admission.backend)
             self._controller.recount(work.admission, counted)
 
-    async def _counted(self, request: InferenceRequest) -> Candidate:
+    async def _counted(self, request: InferenceRequest, priority: str) -> Candidate:
         began = self._clock.now()
-        candidate = await counted(request, self._counter, self.policy.candidates)
+        candidate = await counted(request, self._counter, self.policy.candidates, priority)
         self._reporter.counted(candidate.count.source.value, self._clock.now() - began)
         return candidate
 

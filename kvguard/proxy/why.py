@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvguard.admission.capacity import Capacity
-from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, passes_blind
+from kvguard.admission.condition import EngineState
+from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, over_backlog, passes_blind
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
 from kvguard.admission.policy import SequenceCut, TrimMode, degrade, floor_cap, trimmed_cap
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierRule, TierState, pressure_of, tier_of
+from kvguard.pool.backend import Backend
 from kvguard.proxy.controller import Weighed
 
 _TRAITS = {
@@ -25,12 +27,14 @@ def reasons(weighed: Weighed, policy: AdmissionPolicy, tier: TierState, now: flo
     """Why a backend would decide like this; `tier` is the one that would be in force."""
     occupancy, decision = weighed.backend.occupancy, weighed.decision
     capacity = occupancy.capacity
+    if isinstance(decision, Reject) and decision.reason is RejectReason.BACKEND_STALLED:
+        return (f"refused (backend_stalled), because {condition_words(weighed.backend, now)}",)
     if isinstance(decision, Reject) and decision.reason not in (RejectReason.SATURATED, RejectReason.TOO_LARGE):
         return (f"refused ({decision.reason.value}), because {_blind(occupancy, policy, now)}",)
     if capacity is None or passes_blind(occupancy, policy, now):
         return (f"admitted unchanged, because {_blind(occupancy, policy, now)}",)
     if policy.exempt and isinstance(decision, Admit):
-        return ("admitted unchanged, because its class is exempt (classes[].exempt)",)
+        return (*_probe(weighed, now), "admitted unchanged, because its class is exempt (classes[].exempt)")
     return tuple(_Words(weighed, policy, tier, capacity, now).lines())
 
 
@@ -49,6 +53,26 @@ def gauge_words(occupancy: Occupancy, now: float) -> str:
             return "the backend answers without a KV gauge"
         case TelemetryState.UNREACHABLE:
             return f"the backend cannot be reached ({occupancy.failures} failures in a row)"
+
+
+def condition_words(backend: Backend, now: float) -> str:
+    """The condition that refuses, in words."""
+    condition, policy = backend.condition(now), backend.watch.policy
+    match condition.state:
+        case EngineState.SLEEPING:
+            return "the engine is asleep (vllm:engine_sleep_state)"
+        case EngineState.CONTRADICTION:
+            return "the gauge says full, but nothing runs or waits there"
+        case _:
+            still = now - (now if condition.still_since is None else condition.still_since)
+            limit = f"signals.stall_seconds {policy.stall_seconds:g}"
+            return f"there is work, and no token came of it for {still:.1f} s ({limit})"
+
+
+def _probe(weighed: Weighed, now: float) -> Iterator[str]:
+    if isinstance(weighed.decision, Admit) and weighed.decision.probe:
+        every = f"one every {weighed.backend.watch.policy.probe_seconds:g} s (signals.probe_seconds)"
+        yield f"let through as a probe, {every}, because {condition_words(weighed.backend, now)}"
 
 
 def _blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> str:
@@ -94,6 +118,7 @@ class _Words:
         occupancy, decision = self.weighed.backend.occupancy, self.weighed.decision
         if occupancy.telemetry(self.now) is not TelemetryState.FRESH:
             yield f"kvguard's own ledger decides alone, because {gauge_words(occupancy, self.now)}"
+        yield from _probe(self.weighed, self.now)
         yield from self._size()
         if isinstance(decision, Reject) and decision.reason is RejectReason.TOO_LARGE:
             return
@@ -103,6 +128,8 @@ class _Words:
             yield from self._cap(decision)
             yield from self._sequences(decision)
             yield from self._admitted(decision)
+        elif over_backlog(self._demand, occupancy, self.policy):
+            yield self._backlog()
         else:
             yield self._refused(decision)
 
@@ -157,11 +184,18 @@ class _Words:
         return f"it was entered {ago:.1f} s ago and is kept {tiers.min_dwell_seconds:g} s (tiers.min_dwell_seconds)"
 
     def _queue(self) -> Iterator[str]:
-        occupancy = self.weighed.backend.occupancy
+        backend = self.weighed.backend
+        occupancy, condition = backend.occupancy, backend.condition(self.now)
         engines = occupancy.sample.engines if occupancy.sample else ()
-        floor = occupancy.policy.queue_floor_ratio
-        if self._with(None).projected == floor and any(each.waiting for each in engines):
-            yield f"requests wait in the engine for blocks, which counts as {floor:g} (telemetry.queue_floor_ratio)"
+        counts = f"which counts as {occupancy.policy.queue_floor_ratio:g} (telemetry.queue_floor_ratio)"
+        if self._with(None).projected != occupancy.policy.queue_floor_ratio:
+            return
+        if any(each.waiting for each in engines):
+            yield f"requests wait in the engine for blocks, {counts}"
+        if condition.overcommitted:
+            rate, limit = condition.preemptions_per_second, backend.watch.policy.max_preemptions_per_second
+            more = f"{rate:.2f} requests a second, more than {limit:g} (signals.max_preemptions_per_second)"
+            yield f"the engine preempts {more}, {counts}"
 
     def _cap(self, decision: Admit) -> Iterator[str]:
         cap, asked, policy = decision.degradation.output_cap, self._demand.output_cap, self.policy.degrade
@@ -210,12 +244,20 @@ class _Words:
             yield f"{copies} sequences stay, because clients index into them (degrade.collapse_n is off)"
 
     def _admitted(self, decision: Admit) -> Iterator[str]:
+        if decision.probe:
+            return
         if not self._fits(decision.demand):
             words = below_or_not(self._reject, Tier.REJECT, self._with(decision.demand), which=" with it")
             yield f"admitted although {words}: nothing runs there, and an idle engine takes whatever can run"
         elif self._level is Tier.REJECT:
             words = below_or_not(self._reject, Tier.REJECT, self._with(decision.demand), which=" so degraded")
             yield f"admitted, because {words}"
+
+    def _backlog(self) -> str:
+        waiting, limit = self.weighed.backend.ledger.prefill_tokens, self.policy.max_prefill_backlog_tokens
+        with_it = f"with the {self._demand.prompt_tokens} of this request more than {limit}"
+        reason = f"{waiting} prompt tokens wait for their first token, {with_it} (signals.max_prefill_backlog_tokens)"
+        return f"refused (saturated), because {reason}"
 
     def _refused(self, decision: Reject) -> str:
         needed = math.ceil(decision.needed_blocks - 1e-9)  # 9 that rounding made 9.0000001 are 9

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from kvguard.admission.occupancy import Ratios
 from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, ThresholdVerdict
 from kvguard.admission.tiers import Tier
-from kvguard.pool.backend import TierChange
+from kvguard.pool.backend import ConditionChange, TierChange
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 
 LOGGER = "kvguard"
@@ -103,6 +103,7 @@ class DecisionLog:
     logger: logging.Logger
     remind_seconds: float = 60.0
     _reminded: dict[tuple[str, str], float] = field(default_factory=dict)
+    _conditions: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def decision(self, event: DecisionEvent) -> None:
         """A warning for every decision above tier 0; routine admissions and faults of clients only at debug."""
@@ -152,6 +153,18 @@ class DecisionLog:
             level, "tier", backend=change.backend, before=change.before.name.lower(), after=change.after.name.lower()
         )
 
+    def condition_change(self, change: ConditionChange, *, now: float) -> None:
+        """A warning when the engine needs looking at, information when it no longer does; each condition said once
+        per `remind_seconds`, because probes make one come and go.
+        """
+        last = self._conditions.get((change.backend, change.after.value))
+        told = last is not None and now - last < self.remind_seconds
+        if told or not (change.after.alarming or change.before.alarming):
+            return
+        self._conditions[change.backend, change.after.value] = now
+        level = logging.WARNING if change.after.alarming else logging.INFO
+        self._write(level, "condition", backend=change.backend, before=change.before.value, after=change.after.value)
+
     def telemetry(self, backend: str, state: str, *, detail: str, now: float) -> None:
         """A backend's gauge is not usable; said once per `remind_seconds`."""
         last = self._reminded.get((backend, state))
@@ -191,6 +204,10 @@ class DecisionLog:
     def reload_failed(self, faults: Sequence[str]) -> None:
         """The settings in force stay, because the changed file has these faults."""
         self._write(logging.ERROR, "reload_failed", faults=list(faults))
+
+    def state(self, what: str, path: str, why: str) -> None:
+        """The state file was ignored or not written; kvguard goes on without."""
+        self._write(logging.WARNING, "state_file", state=what, path=path, why=why)
 
     def fault(self, request_id: str, error: Exception) -> None:
         """An error of kvguard's own: its type and where, never what it says, which may quote a request."""

@@ -3,17 +3,20 @@
 Every label comes from a closed set: backends, engines and routes are configured, the rest are enums.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kvguard.admission.calibration import Calibration
+from kvguard.admission.lengths import LengthSource
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import Backend, TierChange
+from kvguard.telemetry.conditions import condition_families
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 
 OTHER = "other"
@@ -193,7 +196,18 @@ class PoolCollector(Collector):
                 "kvguard_scrape_age_seconds", "Age of the last good gauge", lambda b: b.occupancy.age_seconds(now)
             ),
             self._telemetry(now),
+            *condition_families(self._backends, now),
             self._thresholds(),
+            self._forecasts(
+                "kvguard_forecast_answers",
+                "Whole answers whose length was forecast, by where the forecast came from",
+                lambda calibration: calibration.answers,
+            ),
+            self._forecasts(
+                "kvguard_forecast_exceeded",
+                "Those of them that got longer than forecast",
+                lambda calibration: calibration.exceeded,
+            ),
             self._per_backend(
                 "kvguard_footprint_error_ratio",
                 "Blocks of generating requests by the ledger over those by the gauge, less 1",
@@ -269,6 +283,13 @@ class PoolCollector(Collector):
         )
         for backend in self._backends:
             family.add_metric((backend.name,), backend.ledger.violations)
+        return family
+
+    def _forecasts(self, name: str, text: str, counts: Callable[[Calibration], Mapping[LengthSource, int]]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=("backend", "source"))
+        for backend in self._backends:
+            for source in LengthSource:
+                family.add_metric((backend.name, source.value), counts(backend.calibration)[source])
         return family
 
     def _telemetry(self, now: float) -> Metric:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvguard.admission.occupancy import TelemetryState
-from kvguard.pool.backend import SizingReview, TierChange
+from kvguard.pool.backend import ConditionChange, SizingReview, TierChange
 from kvguard.telemetry.events import DecisionEvent, EndEvent
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
@@ -30,6 +30,10 @@ class Reporter:
         """A backend's tier changed."""
         self._metrics.tier_change(change)
         self._log.tier_change(change)
+
+    def condition_change(self, change: ConditionChange, *, now: float) -> None:
+        """A backend's engine is in another condition."""
+        self._log.condition_change(change, now=now)
 
     def counted(self, source: str, seconds: float) -> None:
         """A prompt was counted."""
@@ -65,6 +69,10 @@ class Reporter:
         """The settings file has faults; those in force stay."""
         self._metrics.reload_failed()
         self._log.reload_failed(faults)
+
+    def state(self, what: str, path: str, why: str) -> None:
+        """The state file could not be used or written."""
+        self._log.state(what, path, why)
 
     def fault(self, request_id: str, error: Exception) -> None:
         """kvguard itself failed on a request."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvguard.admission.condition import Passage
 from kvguard.admission.decision import (
     AdmissionPolicy,
     Admit,
@@ -14,7 +15,9 @@ from kvguard.admission.decision import (
     Reject,
     blocks_until_open,
     decide,
+    over_backlog,
     passes_blind,
+    refuse_any,
     refuse_blind,
 )
 from kvguard.admission.footprint import Demand, Trait
@@ -391,6 +394,99 @@ def test_a_stale_gauge_leaves_the_ledger_in_charge() -> None:
     assert refused(demand(16, cap=16), load).reason is RejectReason.SATURATED
 
 
+# The engine's condition
+
+
+STALLED = RejectReason.BACKEND_STALLED
+
+
+@pytest.mark.parametrize(
+    ("asked", "base", "passage", "reason", "probe"),
+    [
+        (demand(16), NORMAL, Passage.OPEN, None, False),
+        (demand(16), NORMAL, Passage.SHUT, STALLED, False),
+        (demand(16), REJECT, Passage.SHUT, STALLED, False),
+        # A probe is decided on as any request; where it would be refused the stall is why.
+        (demand(16), NORMAL, Passage.TRICKLE, None, True),
+        (demand(16), REJECT, Passage.TRICKLE, STALLED, False),
+        (demand(100 * 16 + 1), NORMAL, Passage.TRICKLE, RejectReason.TOO_LARGE, False),
+        # A gauge that is doubted keeps nobody out, but is no reason to call everything a probe.
+        (demand(16), NORMAL, Passage.DOUBT, None, False),
+        (demand(16), REJECT, Passage.DOUBT, None, True),
+        (demand(100 * 16 + 1), REJECT, Passage.DOUBT, RejectReason.TOO_LARGE, False),
+        (demand(16), REJECT, Passage.OPEN, SATURATED, False),
+    ],
+)
+def test_the_engines_condition_decides_first(
+    asked: Demand, base: Tier, passage: Passage, reason: RejectReason | None, probe: bool
+) -> None:
+    """Shut for everybody, or for all but a probe."""
+    decision = decide(asked, base, occupancy(0.5), POLICY, 0.0, passage)
+    if isinstance(decision, Admit):
+        assert (reason, decision.probe) == (None, probe)
+    else:
+        assert decision.reason is reason
+
+
+def test_a_probe_of_a_doubted_gauge_asks_for_as_little_as_may_be() -> None:
+    """As on an idle engine: degraded, at its floor."""
+    decision = decide(demand(16, cap=1000, copies=4, beams=True), REJECT, occupancy(0.97), POLICY, 0.0, Passage.DOUBT)
+    assert isinstance(decision, Admit)
+    assert (decision.tier, decision.demand.output_cap, decision.demand.copies) == (RESTRICT, 64, 1)
+
+
+def test_without_knowledge_the_condition_is_not_asked() -> None:
+    """Why nothing is known comes before what was known."""
+    closed = replace(POLICY, blind=CLOSED)
+    decision = decide(demand(16), NORMAL, stale(), closed, 0.0, Passage.SHUT)
+    assert decision == Reject(tier=NORMAL, reason=RejectReason.STALE_METRICS, ratios=None)
+
+
+@pytest.mark.parametrize(
+    ("load", "tier", "blind", "passage", "reason"),
+    [
+        (occupancy(0.5), NORMAL, LEDGER, Passage.OPEN, None),
+        (occupancy(0.5), REJECT, LEDGER, Passage.OPEN, SATURATED),
+        (occupancy(0.5), NORMAL, LEDGER, Passage.SHUT, STALLED),
+        (occupancy(0.5), REJECT, LEDGER, Passage.SHUT, STALLED),
+        (occupancy(0.5), NORMAL, LEDGER, Passage.TRICKLE, None),
+        (occupancy(0.5), REJECT, LEDGER, Passage.TRICKLE, STALLED),
+        (occupancy(0.5), REJECT, LEDGER, Passage.DOUBT, None),
+        (stale(), REJECT, CLOSED, Passage.SHUT, RejectReason.STALE_METRICS),
+        (stale(), REJECT, OPEN, Passage.OPEN, None),
+    ],
+)
+def test_what_any_request_is_refused_for(
+    load: Occupancy, tier: Tier, blind: BlindPolicy, passage: Passage, reason: RejectReason | None
+) -> None:
+    """Before its body is read; None where the request itself decides."""
+    assert refuse_any(load, tier, replace(POLICY, blind=blind), 0.0, passage) is reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "waiting", "asked", "over"),
+    [
+        (None, 100_000, 16, False),
+        (100, 80, 20, False),
+        (100, 80, 21, True),
+        (100, 101, 1, True),
+        # Where nothing waits any prompt may.
+        (100, 0, 1600, False),
+    ],
+)
+def test_a_prefill_backlog_is_bounded(limit: int | None, waiting: int, asked: int, over: bool) -> None:
+    """With the request's own prompt, and only by a limit that was set."""
+    load = occupancy(0.0, blocks=10_000)
+    if waiting:
+        load.ledger.reserve(demand(waiting), now=0.0)
+    policy = replace(POLICY, max_prefill_backlog_tokens=limit)
+    assert over_backlog(demand(asked), load, policy) is over
+    decision = decided(demand(asked), load, policy=policy)
+    assert isinstance(decision, Reject) is over
+    if isinstance(decision, Reject):
+        assert (decision.reason, decision.tier) == (SATURATED, REJECT)
+
+
 # Properties
 
 degrade_policies = st.builds(
@@ -504,6 +600,28 @@ def test_what_is_exempt_passes_unchanged(base: Tier) -> None:
     decision = admitted(asked, occupancy(0.99), base, policy)
     assert (decision.demand, decision.degradation, decision.tier) == (asked, Degradation(), NORMAL)
     assert refused(demand(1601), occupancy(0.99), base, policy).reason is RejectReason.TOO_LARGE
+    late = occupancy(0.5)
+    late.ledger.reserve(demand(80), now=0.0)
+    assert admitted(asked, late, base, replace(policy, max_prefill_backlog_tokens=100)).demand == asked
+
+
+@pytest.mark.parametrize(
+    ("passage", "early", "late"),
+    [
+        (Passage.OPEN, None, False),
+        (Passage.DOUBT, None, False),
+        (Passage.TRICKLE, None, True),
+        (Passage.SHUT, STALLED, STALLED),
+    ],
+)
+def test_what_is_exempt_waits_for_an_engine_that_stands_like_all(
+    passage: Passage, early: RejectReason | None, late: RejectReason | bool
+) -> None:
+    """Where it passes although the cache is full it is a probe of a stall only: nothing else would refuse it."""
+    policy, load = replace(POLICY, exempt=True), occupancy(0.99)
+    assert refuse_any(load, REJECT, policy, 0.0, passage) is early
+    decision = decide(demand(16), REJECT, load, policy, 0.0, passage)
+    assert (decision.probe if isinstance(decision, Admit) else decision.reason) is late
 
 
 @pytest.mark.parametrize(

@@ -302,3 +302,27 @@ def test_a_tenants_tally_is_the_sum_over_its_reservations(asked: list[tuple[Dema
         }
         assert {name: (tally.live, tally.reserved_blocks) for name, tally in ledger.tenants.items()} == sums
     assert ledger.tenants == {}
+
+
+def test_a_request_prefills_until_its_first_token() -> None:
+    """A stream shows it; another answer is taken to be past it once a scrape that began after it is in."""
+    ledger = ledger_of()
+    copies, short, hidden, later = (
+        reserve(ledger, asked, now=now)
+        for asked, now in (
+            (demand(10, 20, copies=3), 0.0),
+            (demand(5), 0.0),
+            (demand(100, streamed=False), 0.0),
+            (demand(1000, streamed=False), 2.0),
+        )
+    )
+    assert (ledger.prefill_tokens, ledger.awaited_streams) == (1135, 2)
+    ledger.progress(copies, 1)
+    assert (ledger.prefill_tokens, ledger.awaited_streams) == (1105, 1)
+    ledger.grow_unstreamed(0.0, begun_before=2.0)
+    assert (ledger.prefill_tokens, ledger.awaited_streams) == (1005, 1)
+    ledger.amend(short, demand(7))
+    assert ledger.prefill_tokens == 1007
+    for reservation in (copies, short, hidden, later):
+        ledger.end(reservation, RELEASED, now=3.0)
+    assert (ledger.prefill_tokens, ledger.awaited_streams) == (0, 0)

@@ -290,6 +290,14 @@ def test_a_queue_that_only_one_scrape_shows_does_not_count() -> None:
         assert ratios_at(built, now).projected == projected, now
 
 
+def test_an_overcommitted_engine_counts_as_one_with_a_queue() -> None:
+    """While the gauge that says otherwise is fresh."""
+    built = observed(sample(0.5))
+    built.overcommitted = True
+    assert ratios_at(built, 5.0) == Ratios(observed=0.85, projected=0.85, reserved=0.85, peak=0.85)
+    assert ratios_at(built, 5.1) == Ratios(observed=None, projected=0.0, reserved=0.0, peak=0.0)
+
+
 # Foreign load
 
 

@@ -102,6 +102,7 @@ classes: [{name: low, tiers: {trim_at: 0.2, restrict_at: 0.3, reject_at: 0.4}}]
 tenants: [{name: lab, max_share: 0.01}]
 reject: {status: {saturated: 429}}
 telemetry: {stale_after_seconds: 60, queue_floor_ratio: 0.5, timeout_seconds: 20}
+signals: {stall_seconds: 9}
 forecast: {quantile: 0.9}
 limits: {max_body_bytes: 200}
 """
@@ -109,6 +110,7 @@ limits: {max_body_bytes: 200}
         await poll_time(guard)
         assert guard.backend.ledger.reserved_blocks == 2
         assert guard.backend.occupancy.policy.stale_after_seconds == 60
+        assert guard.backend.watch.policy.stall_seconds == 9
         answers = [
             await guard.complete([1], max_tokens=1, headers={"x-tenant": "lab", "x-priority": priority})
             for priority in ("low", "normal")

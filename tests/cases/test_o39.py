@@ -24,7 +24,9 @@ async def series(guard: Guard) -> set[str]:
 
 
 async def test_clients_cannot_make_series() -> None:
-    """A thousand requests with names, paths, keys, users and ids of the client's own add a handful of series."""
+    """A thousand requests with names, paths, keys, users and ids of the client's own add a handful of series, and of
+    histograms of lengths.
+    """
     rng = random.Random(39)
     stub = Stub(page=exposition(0.1, blocks=100_000))
     async with running_stub(stub), guarding(stub) as guard, raw_client(guard.service.port) as client:
@@ -37,6 +39,9 @@ async def test_clients_cannot_make_series() -> None:
             await client.request(f"{target}?{word(rng)}", body, **headers)
             assert (await client.answer()).status == (200 if generating else 404)
         after = await series(guard)
+        kept = len(guard.backend.occupancy.lengths)
     assert len(stub.hits) == 500
     assert len(after - before) <= HANDFUL
+    # For each route those of its class, of everybody on it, and of everybody under such caps.
+    assert kept == 2 * 3
     assert not [name for name in after if "zq" in name]

@@ -1,5 +1,6 @@
 """vLLM pages of several releases, in excerpts, to usage samples."""
 
+import math
 from dataclasses import fields
 
 import pytest
@@ -275,3 +276,70 @@ def test_tokens_are_one_engines_less_the_null_block(engines: int, blocks: int, s
     labels = f'block_size="128",num_gpu_blocks="{blocks}",kv_cache_size_tokens="{size}"'
     page = "\n".join(f'vllm:cache_config_info{{engine="{n}",{labels}}} 1.0' for n in range(engines)) + "\n"
     assert [engine.capacity_tokens for engine in parse_vllm(page).engines] == [tokens] * engines
+
+
+# The end of a histogram of vLLM 0.32.0, served under two names.
+LENGTHS = """\
+# TYPE vllm:request_generation_tokens histogram
+vllm:request_generation_tokens_bucket{engine="0",le="1.0",model_name="tiny"} 305.0
+vllm:request_generation_tokens_bucket{engine="0",le="500.0",model_name="tiny"} 386.0
+vllm:request_generation_tokens_bucket{engine="0",le="+Inf",model_name="tiny"} 386.0
+vllm:request_generation_tokens_count{engine="0",model_name="tiny"} 386.0
+vllm:request_generation_tokens_sum{engine="0",model_name="tiny"} 2637.0
+vllm:request_generation_tokens_bucket{engine="0",le="1.0",model_name="lora"} 1.0
+vllm:request_generation_tokens_bucket{engine="0",le="500.0",model_name="lora"} 4.0
+vllm:request_generation_tokens_bucket{engine="0",le="+Inf",model_name="lora"} 5.0
+vllm:request_generation_tokens_bucket{engine="1",le="+Inf",model_name="tiny"} 0.0
+"""
+
+
+def test_lengths_of_answers_are_read_from_the_histogram() -> None:
+    """Per engine, in order of the bounds, summed over model names."""
+    first, second = parse_vllm(LENGTHS).engines
+    assert first.generation_lengths == ((1.0, 306.0), (500.0, 390.0), (math.inf, 391.0))
+    assert second.generation_lengths == ((math.inf, 0.0),)
+
+
+def bucket(le: str, count: str) -> str:
+    return f'vllm:request_generation_tokens_bucket{{le="{le}"}} {count}\n'
+
+
+@pytest.mark.parametrize(
+    ("page", "lengths"),
+    [
+        (bucket("2.0", "3") + bucket("1.0", "2"), ((1.0, 2.0), (2.0, 3.0))),
+        (bucket("1.0", "2") + bucket("2.0", "2"), ((1.0, 2.0), (2.0, 2.0))),
+        (bucket("0", "2"), ((0.0, 2.0),)),
+        # A higher bound that counts less is no histogram.
+        (bucket("1.0", "3") + bucket("2.0", "2"), None),
+        (bucket("many", "2"), None),
+        (bucket("NaN", "2"), None),
+        (bucket("-1", "2"), None),
+        (bucket("1.0", "NaN"), None),
+        (bucket("1.0", "-1"), None),
+        ("vllm:request_generation_tokens_bucket 2\n", None),
+        ("vllm:request_generation_tokens_count 2\nvllm:num_requests_running 1\n", None),
+    ],
+)
+def test_buckets_that_are_none_are_left_out(page: str, lengths: tuple[tuple[float, float], ...] | None) -> None:
+    """Bounds and counts must be numbers that are not negative, and must rise together."""
+    assert engine(page + "vllm:num_requests_running 1\n").generation_lengths == lengths
+
+
+@pytest.mark.parametrize(
+    ("page", "awake"),
+    [
+        ("", None),
+        ('{sleep_state="awake"} 1\nvllm:engine_sleep_state{sleep_state="discard_all"} 0', True),
+        ('{sleep_state="awake"} 0\nvllm:engine_sleep_state{sleep_state="weights_offloaded"} 1', False),
+        # Giving up the cache alone has no kind of its own.
+        ('{sleep_state="awake"} 0\nvllm:engine_sleep_state{sleep_state="weights_offloaded"} 0', False),
+        ('{sleep_state="weights_offloaded"} 0', None),
+    ],
+)
+def test_an_engine_says_whether_it_is_awake(page: str, awake: bool | None) -> None:
+    """By the one series that is 0 in every kind of sleep."""
+    usage = engine(
+        f"vllm:num_requests_running 0\nvllm:engine_sleep_state{page}" if page else "vllm:num_requests_running 0"
+    )
+    assert usage.awake is awake

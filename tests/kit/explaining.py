@@ -5,6 +5,7 @@ import json
 import random
 from typing import Any
 
+from kvguard.admission.condition import Condition, EngineState
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
@@ -45,6 +46,13 @@ def backend_at(
     if ratio is not None:
         for _ in range(2):
             backend.occupancy.observe(sample(ratio, waiting=waiting), asked_at=NOW - age)
+    return backend
+
+
+def in_condition(backend: Backend, state: EngineState, *, due: bool = False, **condition: Any) -> Backend:
+    """The backend with its engine in this state, and a probe due or not."""
+    backend.watch.condition = Condition(state=state, **condition)
+    backend.watch._probe_from = NOW if due else NOW + 1
     return backend
 
 

@@ -13,9 +13,15 @@ HEAD_SSE = "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding:
 
 
 def exposition(
-    *gauges: float, blocks: int | None = 100, block_size: int = 16, name: str = "kv_cache_usage_perc", waiting: int = 0
+    *gauges: float,
+    blocks: int | None = 100,
+    block_size: int = 16,
+    name: str = "kv_cache_usage_perc",
+    waiting: int = 0,
+    **series: float,
 ) -> str:
-    """A vLLM page with one engine per gauge; `blocks` are usable in each, None leaves the capacity out.
+    """A vLLM page with one engine per gauge; `blocks` are usable in each, None leaves the capacity out, and `series`
+    are further ones of every engine.
 
     As vLLM does, every engine's series states the blocks of all engines together, null blocks included.
     """
@@ -25,6 +31,7 @@ def exposition(
         labels = f'engine="{engine}",model_name="tiny"'
         lines.append(f"vllm:{name}{{{labels}}} {gauge}")
         lines.append(f"vllm:num_requests_waiting{{{labels}}} {waiting}")
+        lines += [f"vllm:{other}{{{labels}}} {value}" for other, value in series.items()]
     if blocks is not None:
         total = engines * (blocks + 1)
         lines += [
@@ -32,6 +39,14 @@ def exposition(
             for engine in range(engines)
         ]
     return "\n".join([*lines, ""])
+
+
+def working_page(gauge: float = 0.5, *, running: int = 0, tokens: int = 0, waiting: int = 0, awake: int = 1) -> str:
+    """The page of an engine that says what it takes to tell its condition; it has generated so many tokens."""
+    page = exposition(
+        gauge, waiting=waiting, num_requests_running=running, prompt_tokens_total=0, generation_tokens_total=tokens
+    )
+    return f'{page}vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {awake}\n'
 
 
 @dataclass(frozen=True)

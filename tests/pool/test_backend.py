@@ -1,17 +1,21 @@
 """A backend: tiers, endings, and what it learns of lengths."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 
+from kvguard.admission.calibration import LengthForecast
+from kvguard.admission.condition import Condition, EngineState, Passage, SignalPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
-from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.lengths import LengthPolicy, LengthSource
 from kvguard.admission.occupancy import OccupancyPolicy, Signal
+from kvguard.admission.population import Population
 from kvguard.admission.reachability import ENOUGH
 from kvguard.admission.tiers import Tier, TierPolicy, TierRule
 from kvguard.admission.usage import EngineUsage, UsageSample
-from kvguard.pool.backend import Backend, SizingReview, new_backend
+from kvguard.pool.backend import Backend, ConditionChange, SizingReview, new_backend
 
 ASKED = Demand(prompts=(16,), output_cap=1024, asked_cap=1024, expected_output=1024)
 
@@ -49,6 +53,66 @@ def test_an_answer_cut_by_its_own_cap_counts_as_it_was() -> None:
     own = replace(ASKED, output_cap=64, asked_cap=64, expected_output=64)
     made = backend([64, 64, 64], demand=own)
     assert made.occupancy.lengths.expected(cap=64, produced=0) == 64
+
+
+def test_an_answer_counts_with_its_population() -> None:
+    """Another route is known by the model's answers, those with stop sequences by their own."""
+    chat = replace(ASKED, population=Population(model="m", route="chat"))
+    made = backend([10, 10, 10], demand=chat)
+    for _ in range(3):
+        made.learn(replace(ASKED, population=Population(model="m", route="chat", stops=True)), 5)
+    expected = functools.partial(made.occupancy.lengths.expected, cap=1024, produced=0)
+    assert expected(Population(model="m", route="new")) == 10
+    assert expected(Population(model="m", route="chat", stops=True)) == 5
+
+
+def test_an_answer_of_fixed_length_teaches_nothing() -> None:
+    """It says how long it was told to be."""
+    assert forecast(backend([10, 10, 10], demand=replace(ASKED, fixed_length=True))) is None
+
+
+def test_what_a_cut_answer_would_have_been_is_not_taken_from_the_engine() -> None:
+    """The engine's histogram counts the cut ones too, so only what was seen here may stand in."""
+    made = backend()
+    page = EngineUsage(engine="0", generation_lengths=((64.0, 0.0), (80.0, 100.0)))
+    made.observe(UsageSample(engines=(page,)), asked_at=0.0)
+    assert forecast(made) == 76
+    for _ in range(3):
+        made.learn(ASKED.with_cap(64), 64)
+    assert forecast(made) == 1024
+
+
+def test_a_forecast_is_held_against_the_answer() -> None:
+    """Also where the answer teaches nothing; without one nothing is counted."""
+    made = backend([10])
+    assert not made.calibration.answers
+    forecasted = LengthForecast(tokens=8, source=LengthSource.LEARNED)
+    for length in (8, 9):
+        made.learn(replace(ASKED, fixed_length=True), length, forecasted)
+    assert made.calibration.answers == {LengthSource.LEARNED: 2}
+    assert made.calibration.exceeded == {LengthSource.LEARNED: 1}
+
+
+@pytest.mark.parametrize(
+    ("models", "name", "base"),
+    [
+        ({"m", "n", "lora"}, "m", "m"),
+        ({"m", "n", "lora"}, "lora", "m"),
+        ({"m", "n", "lora"}, "made up", ""),
+        ({"m", "n", "lora"}, None, ""),
+        # Who names none gets the only one there is.
+        ({"m", "lora"}, None, "m"),
+        ({"m", "lora"}, "", "m"),
+        ({"m", "lora"}, "made up", ""),
+        (set(), "m", ""),
+        (set(), None, ""),
+    ],
+)
+def test_only_models_the_server_lists_are_known_by_name(models: set[str], name: str | None, base: str) -> None:
+    """An adapter is known by its parent; a name of the client's own is nobody's."""
+    made = backend()
+    made.models, made.parents = frozenset(models), {"lora": "m"} if models else {}
+    assert made.base_model(name) == base
 
 
 def test_the_tier_stays_while_nothing_is_known() -> None:
@@ -134,3 +198,68 @@ def test_each_set_of_thresholds_has_a_tier_with_its_own_hysteresis() -> None:
     assert (made.tier_at(low, 3.0).tier, made.tier_under(low).since) == (Tier.RESTRICT, 3.0)
     made.retier(plain, 4.0)
     assert made.other_tiers == {}
+
+
+def seen(
+    made: Backend, at: float, gauge: float = 0.5, *, running: int = 0, tokens: float = 0.0, preempted: float = 0.0
+) -> ConditionChange | None:
+    """One scrape of an engine of 100 blocks."""
+    usage = EngineUsage(
+        engine="0",
+        capacity_blocks=100,
+        block_size=16,
+        used_ratio=gauge,
+        running=running,
+        prompt_tokens_total=0.0,
+        generation_tokens_total=tokens,
+        preemptions_total=preempted,
+    )
+    return made.observe(UsageSample(engines=(usage,)), asked_at=at)
+
+
+def test_a_scrape_tells_of_a_change_of_condition() -> None:
+    """Once, with both sides; and where the scrape is too old nothing is known and nothing is shut."""
+    made = backend()
+    assert seen(made, 0, running=1) == ConditionChange(
+        backend="b", before=EngineState.UNKNOWN, after=EngineState.WORKING
+    )
+    assert seen(made, 15, running=1) is None
+    assert seen(made, 30, running=1) == ConditionChange(
+        backend="b", before=EngineState.WORKING, after=EngineState.STALLED
+    )
+    assert (made.condition(35.0).state, made.passage(35.0)) == (EngineState.STALLED, Passage.SHUT)
+    assert (made.condition(35.1), made.passage(35.1)) == (Condition(), Passage.OPEN)
+
+
+def test_streams_of_kvguards_own_that_wait_are_work() -> None:
+    """Although the page shows none; one that has begun to answer, or cannot be watched, is not."""
+    frozen, busy = backend(), backend()
+    frozen.reserve(ASKED, 0.0)
+    begun = busy.reserve(ASKED, 0.0)
+    busy.ledger.progress(begun, 1)
+    busy.reserve(replace(ASKED, streamed=False), 0.0)
+    for at in (1, 31):
+        seen(frozen, at)
+        seen(busy, at)
+    assert (frozen.condition(31.0).state, busy.condition(31.0).state) == (EngineState.STALLED, EngineState.WORKING)
+
+
+def test_a_gauge_nobody_can_have_filled_is_doubted_until_a_request_of_ours_is_there() -> None:
+    """Full on two scrapes with nothing running; what is live at the moment of the decision counts."""
+    made = backend()
+    for at in (0, 1):
+        seen(made, at, 0.97)
+    assert made.passage(1.0) is Passage.DOUBT
+    made.reserve(ASKED, 1.0)
+    assert made.passage(1.0) is Passage.OPEN
+
+
+def test_preemptions_beyond_the_limit_fill_the_cache_up_to_the_floor() -> None:
+    """As a queue does, and only as long as they go on."""
+    signals = SignalPolicy(max_preemptions_per_second=0.1)
+    made = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy(), signals)
+    ratios = []
+    for at, preempted in ((0, 0), (1, 1), (2, 2), (12, 2), (13, 2)):
+        seen(made, at, running=1, tokens=at, preempted=preempted)
+        ratios.append(made.occupancy.ratios(at).projected)
+    assert ratios == [0.5, 0.5, 0.85, 0.5, 0.5]

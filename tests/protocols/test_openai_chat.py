@@ -164,3 +164,9 @@ def test_what_is_no_truth_value_is_refused_by_name(value: str) -> None:
     """`add_special_tokens` is read with the rest of the request."""
     with pytest.raises(InvalidRequest, match="add_special_tokens"):
         parse(f'{{"messages":[],"add_special_tokens":{value}}}'.encode())
+
+
+def test_stop_sequences_are_noticed() -> None:
+    """Their answers end sooner, so they are known apart."""
+    assert parse(b'{"messages":[],"stop":["###"]}').stops
+    assert not parse(b'{"messages":[]}').stops

@@ -195,3 +195,9 @@ def test_special_tokens_may_be_switched_off(value: str, on: bool) -> None:
     assert parse(b'{"prompt":"a"}').special_tokens
     with pytest.raises(InvalidRequest, match="add_special_tokens"):
         parse(b'{"prompt":"a","add_special_tokens":[]}')
+
+
+def test_stop_sequences_are_noticed() -> None:
+    """Their answers end sooner, so they are known apart."""
+    assert parse(b'{"prompt":"hi","stop":["###"]}').stops
+    assert not parse(b'{"prompt":"hi"}').stops

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut, degrade
+from kvguard.admission.population import Population
 from kvguard.admission.tiers import Tier
 from kvguard.errors import InvalidRequest
 from kvguard.protocols import openai_chat, openai_completions
@@ -226,6 +227,49 @@ def test_a_demand_carries_what_limits_degradation() -> None:
         streamed=False,
         traits=frozenset({Trait.TOOLS}),
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "fixed"),
+    [
+        ('"max_tokens":50', False),
+        ('"max_tokens":50,"ignore_eos":true', True),
+        ('"max_tokens":50,"min_tokens":49', False),
+        ('"max_tokens":50,"min_tokens":50', True),
+        # The context is the cap.
+        ('"max_tokens":5000,"min_tokens":1999', False),
+        ('"max_tokens":5000,"min_tokens":2000', True),
+    ],
+)
+def test_which_answers_run_to_their_cap(fields: str, fixed: bool) -> None:
+    """Those that ignore their end, and those whose least length is their longest."""
+    demand = completion(fields).demand((48,), context_tokens=2048, assumed_output_tokens=256)
+    assert demand.fixed_length is fixed
+
+
+@pytest.mark.parametrize(
+    ("fields", "stops"),
+    [
+        ("", False),
+        ('"stop":null', False),
+        ('"stop":[]', False),
+        ('"stop":""', False),
+        ('"stop":[ ]', False),
+        ('"stop":"\\n"', True),
+        ('"stop":["a","b"]', True),
+        ('"stop_token_ids":null', False),
+        ('"stop_token_ids":[]', False),
+        ('"stop_token_ids":[7]', True),
+        # Not for kvguard to refuse.
+        ('"stop":5', False),
+    ],
+)
+@pytest.mark.parametrize("parse", [completion, chat])
+def test_which_requests_name_stop_sequences(parse: Callable[[str], InferenceRequest], fields: str, stops: bool) -> None:
+    """Any text or token that ends the answer early makes it one of a population of its own."""
+    request = parse(fields)
+    demand = request.demand((10,), context_tokens=None, assumed_output_tokens=256)
+    assert (request.stops, demand.population) == (stops, Population(stops=stops))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from kvguard.admission.footprint import Trait
 from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.population import Population
 from kvguard.proxy.app import GENERATING
 from kvguard.proxy.candidate import CandidatePolicy, counted, marked
 from tests.kit.explaining import COUNTER, backend_at
@@ -25,14 +26,37 @@ def test_traits_come_from_model_and_headers_as_configured(
     policy: DegradePolicy, headers: list[tuple[bytes, bytes]], traits: set[Trait]
 ) -> None:
     """A reasoning model is configured by name; the opt-out has to be allowed."""
-    assert marked(GENERATING[COMPLETIONS].parse(BODY), headers, policy).traits == traits
+    route = GENERATING[COMPLETIONS]
+    request = marked(route.parse(BODY), route, headers, policy)
+    assert (request.traits, request.route) == (traits, COMPLETIONS)
 
 
 @pytest.mark.anyio
 async def test_the_context_of_a_backend_bounds_the_answer() -> None:
     """One candidate asks different things of backends with different contexts."""
-    candidate = await counted(GENERATING[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy())
+    candidate = await counted(GENERATING[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy(), "normal")
     short, long = (candidate.demand_on(backend_at("b", 0.0, context=tokens)) for tokens in (100, 10_000))
     assert (short.prompts, short.output_cap, short.estimated) == ((3,), 97, True)
     assert (short.slack_tokens, short.prompt_tokens) == (1, 2)
     assert long.output_cap == 5000
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("body", "population"),
+    [
+        (b'{"model":"lora","prompt":"hi"}', Population(model="tiny", route=COMPLETIONS, caller="low")),
+        (
+            b'{"model":"tiny","prompt":"hi","stop":"x"}',
+            Population(model="tiny", route=COMPLETIONS, caller="low", stops=True),
+        ),
+        (b'{"model":"made up","prompt":"hi"}', Population(route=COMPLETIONS, caller="low")),
+    ],
+)
+async def test_whose_answers_tell_how_long_it_gets(body: bytes, population: Population) -> None:
+    """The base model as the backend lists it, route, class and stop sequences; no name only the client knows."""
+    route, backend = GENERATING[COMPLETIONS], backend_at("b", 0.0, models=("tiny", "other", "lora"))
+    backend.parents = {"lora": "tiny"}
+    request = marked(route.parse(body), route, [], DegradePolicy())
+    candidate = await counted(request, COUNTER, CandidatePolicy(), "low")
+    assert candidate.demand_on(backend).population == population

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from kvguard.admission.decision import AdmissionPolicy, BlindPolicy, Reject
+from kvguard.admission.condition import EngineState
+from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject
 from kvguard.admission.footprint import Demand
-from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.lengths import LengthPolicy, LengthSource
 from kvguard.admission.occupancy import OccupancyPolicy, Signal
 from kvguard.admission.policies import PolicyRow, PolicyTable, PriorityClass
 from kvguard.admission.policy import Degradation, DegradePolicy
@@ -145,6 +146,22 @@ def test_lengths_are_learned_from_answers_that_end_by_themselves() -> None:
     assert a.ledger.live == 0
 
 
+def test_the_forecast_is_the_one_made_at_admission() -> None:
+    """What is learned meanwhile does not change what the answer is held against."""
+    a = backend("a", 0.0)
+    made, _ = controller(a)
+    demand = Demand(prompts=(16,), output_cap=100, asked_cap=100, expected_output=100)
+    admissions = [made.admit(lambda _: demand, None, 0.0) for _ in range(2)]
+    for length in (10, 10):
+        a.learn(demand, length)
+    admissions.append(made.admit(lambda _: demand, None, 0.0))
+    for outcome in admissions:
+        assert isinstance(outcome, Admission)
+        made.settle(outcome, completion_tokens=11, now=1.0)
+    assert a.calibration.answers == {LengthSource.CAP: 2, LengthSource.LEARNED: 1}
+    assert a.calibration.exceeded.total() == a.calibration.exceeded[LengthSource.LEARNED] == 1
+
+
 def test_reads_go_to_a_backend_that_answers() -> None:
     """An unreachable backend gets no reads while another answers."""
     made, _ = controller(backend("gone", None), backend("here", 0.9))
@@ -267,3 +284,76 @@ def test_a_class_in_shadow_is_never_refused_early_and_reserved_unchanged() -> No
     assert (outcome.decision.demand, outcome.decision.tier) == (SMALL, Tier.NORMAL)
     assert outcome.decision.degradation == Degradation()
     assert outcome.reservation.demand == SMALL
+
+
+def standing(name: str, *, stalled: bool, gauge: float = 0.5, now: float = 100.0) -> Backend:
+    """A backend scraped at `now` that has work, and has or has not made a token in the last thirty seconds."""
+    made = new_backend(name, f"http://{name}", OccupancyPolicy(), LengthPolicy())
+    for at, tokens in ((now - 30, 0), (now, 0 if stalled else 1)):
+        engine = EngineUsage(
+            engine="0",
+            capacity_blocks=100,
+            block_size=16,
+            used_ratio=gauge,
+            running=1,
+            prompt_tokens_total=0,
+            generation_tokens_total=tokens,
+        )
+        made.observe(UsageSample(engines=(engine,)), asked_at=at)
+    return made
+
+
+def test_a_stalled_backend_is_passed_over_while_another_works() -> None:
+    """However full the other is, and although a probe is due."""
+    stalled, works = standing("stalled", stalled=True), standing("works", stalled=False, gauge=0.8)
+    made, _ = controller(stalled, works)
+    for now in (100.0, 110.0):
+        for each in (stalled, works):
+            each.observe(each.occupancy.sample, asked_at=now)
+        outcome = made.admit(lambda _: SMALL, None, now)
+        assert isinstance(outcome, Admission)
+        assert outcome.backend is works
+    assert stalled.watch.probes.total() == 0
+
+
+def test_a_stall_refuses_everybody_but_a_probe_where_no_other_takes_it() -> None:
+    """503 with the wait for what is not known, early and late; one request passes when it is due, and no second."""
+    stalled = standing("stalled", stalled=True, now=100)
+    full = backend("full", 0.99)
+    full.occupancy.observe(full.occupancy.sample, asked_at=100.0)
+    made, _ = controller(stalled)
+    for refused in (made.refuse_early(100.0), made.admit(lambda _: SMALL, None, 100.0)):
+        assert isinstance(refused, Refusal)
+        assert (refused.reason, refused.tier, refused.backend) == (
+            RejectReason.BACKEND_STALLED,
+            Tier.NORMAL,
+            "stalled",
+        )
+        assert 5.0 <= refused.retry_after_seconds <= 7.5
+    # Rescraped, still standing, when the probe is due; the other is full.
+    stalled.observe(stalled.occupancy.sample, asked_at=110.0)
+    full.occupancy.observe(full.occupancy.sample, asked_at=110.0)
+    made, _ = controller(stalled, full)
+    assert made.refuse_early(110.0) is None
+    probe = made.admit(lambda _: SMALL, None, 110.0)
+    assert isinstance(probe, Admission)
+    assert (probe.backend, probe.decision.probe) == (stalled, True)
+    second = made.admit(lambda _: SMALL, None, 110.0)
+    assert isinstance(second, Refusal)
+    # What may pass soonest speaks for both.
+    assert (second.reason, second.backend) == (RejectReason.SATURATED, "full")
+    assert stalled.watch.probes == {EngineState.STALLED: 1}
+
+
+def test_a_probe_in_shadow_is_counted_and_passes_unchanged() -> None:
+    """The next one is only due later; what would be refused meanwhile passes too, early and late."""
+    stalled = standing("stalled", stalled=True, gauge=0.8)
+    made = governed(stalled, shadowed=frozenset({"stalled"}))
+    stalled.observe(stalled.occupancy.sample, asked_at=110.0)
+    for verdict in (Admit, Reject):
+        assert made.refuse_early(110.0) is None
+        outcome = made.admit(lambda _: SMALL, None, 110.0)
+        assert isinstance(outcome, Admission)
+        assert isinstance(outcome.verdict, verdict)
+        assert (outcome.decision.demand, outcome.decision.probe) == (SMALL, False)
+    assert stalled.watch.probes == {EngineState.STALLED: 1}

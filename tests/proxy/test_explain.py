@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
+from kvguard.admission.condition import EngineState
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.occupancy import Signal
-from kvguard.admission.policies import PolicyRow, PolicyTable, PriorityClass
+from kvguard.admission.policies import NORMAL, PolicyRow, PolicyTable, PriorityClass
 from kvguard.admission.policy import DegradePolicy, TrimMode
+from kvguard.admission.population import Population
 from kvguard.admission.shares import TenantPolicy, TenantTable
 from kvguard.admission.tiers import TierPolicy, TierRule
+from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
 from kvguard.protocols.request import rewrite
@@ -28,7 +31,17 @@ from kvguard.proxy.governance import Governance
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.identity import IdentityPolicy
 from tests.admission.build import demand, demands
-from tests.kit.explaining import COUNTER, DEGRADE, NOW, POLICY, SMALL, backend_at, explained, explainer_of
+from tests.kit.explaining import (
+    COUNTER,
+    DEGRADE,
+    NOW,
+    POLICY,
+    SMALL,
+    backend_at,
+    explained,
+    explainer_of,
+    in_condition,
+)
 from tests.kit.guard import CHAT, COMPLETIONS, guarding
 from tests.kit.properties import deterministic
 from tests.kit.stub import Stub, exposition, refusing_stub, running_stub
@@ -76,6 +89,7 @@ def pools(draw: st.DrawFn) -> list[Backend]:
                 backend.occupancy.miss(reached=False)
         if draw(st.booleans()):
             backend.retier(TierPolicy(), NOW)
+        in_condition(backend, draw(st.sampled_from(list(EngineState))), due=draw(st.booleans()))
         built.append(backend)
     return built
 
@@ -94,7 +108,8 @@ def state_of(controller: Controller) -> object:
         )
         for b in controller.backends
     ]
-    return backends, controller._rng.getstate()
+    probes = [(b.watch.probes.total(), b.watch._probe_from) for b in controller.backends]
+    return backends, probes, controller._rng.getstate()
 
 
 @deterministic
@@ -119,8 +134,8 @@ def test_what_is_explained_is_what_the_controller_then_does(
 
     route = GENERATING[said["route"]]
     headers = [(OPT_OUT, b"none")] if opt_out else []
-    request = marked(route.parse(json.dumps(fields).encode()), headers, controller.policy.degrade)
-    candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates))
+    request = marked(route.parse(json.dumps(fields).encode()), route, headers, controller.policy.degrade)
+    candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL))
     outcome = controller.refuse_early(NOW) or controller.admit(candidate.demand_on, request.model, NOW)
 
     if isinstance(outcome, Admission):
@@ -154,7 +169,8 @@ def test_sizes_and_room_are_in_the_engines_units() -> None:
     (report,) = said["backends"]
     assert report["tokens"] == {"prompts": [16, 20], "prompt_sum": 36, "slack": 0, "source": "ids", "estimated": False}
     assert report["sequences"] == {"prompts": 2, "copies": 2, "beams": False, "total": 4}
-    assert report["output"] == {"asked": 32, "cap": 32, "expected": 32}
+    output = {"asked": 32, "cap": 32, "expected": 32, "forecast": 32, "forecast_source": "cap"}
+    assert report["output"] == output
     assert report["footprint_tokens"] == 2 * 36 + 4 * 32
     assert report["blocks"] == {"prompt": 6, "prefill_extra": 0, "reserved": 14}
     assert report["bytes"] == {"prompt": 6000, "prefill_extra": 0, "reserved": 14000}
@@ -163,6 +179,13 @@ def test_sizes_and_room_are_in_the_engines_units() -> None:
     assert report["ratios"]["without"] == {"observed": 0.5, "projected": 0.5, "reserved": 0.5, "peak": 0.5}
     assert report["ratios"]["with"] == {"observed": 0.5, "projected": 0.56, "reserved": 0.64, "peak": 0.64}
     assert (report["base_tier"], report["level"], report["telemetry"]) == (0, 0, "fresh")
+
+
+def test_the_condition_of_every_engine_is_named() -> None:
+    """As it is known at that moment."""
+    stalled = in_condition(backend_at("a", 0.1), EngineState.STALLED)
+    explainer, _ = explainer_of(stalled, in_condition(backend_at("b", 0.1, age=30.0), EngineState.STALLED))
+    assert [each["condition"] for each in explained(explainer, SMALL)["backends"]] == ["stalled", "unknown"]
 
 
 def test_without_a_capacity_there_are_tokens_but_no_blocks() -> None:
@@ -365,3 +388,19 @@ def test_a_proportional_trim_says_how_far_it_goes(gauge: float, words: str) -> N
     """By the load with the request, between the two thresholds."""
     explainer, _ = explainer_of(backend_at("b", gauge), degrade=DegradePolicy(mode=TrimMode.PROPORTIONAL))
     assert words in explained(explainer, SMALL)["backends"][0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("learned", "counted", "forecast", "source"),
+    [(40, 40, 20, "learned"), (0, 40, 8, "prior"), (29, 29, 160, "cap"), (29, 30, 8, "prior")],
+)
+def test_where_the_forecast_length_comes_from(learned: int, counted: int, forecast: int, source: str) -> None:
+    """Answers like it where enough are known, else the engine's own histogram, else what the request asks."""
+    backend = backend_at("b", 0.0)
+    lengths = backend.occupancy.lengths
+    page = EngineUsage(engine="0", generation_lengths=((7.0, 0.0), (8.0, float(counted))))
+    lengths.observe_engine(UsageSample(engines=(page,)))
+    for _ in range(learned):
+        lengths.observe(20, Population(route=COMPLETIONS), cap=160)
+    (report,) = explained(explainer_of(backend)[0], SMALL)["backends"]
+    assert (report["output"]["forecast"], report["output"]["forecast_source"]) == (forecast, source)

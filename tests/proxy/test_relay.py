@@ -171,7 +171,25 @@ async def test_only_the_engines_own_figure_teaches_how_long_answers_are(usage: b
     sections = {"forecast": {"min_answers": 1}}
     async with running_stub(Stub(answer=answer)) as stub, guarding(stub, **sections) as guard:
         await guard.complete([1], max_tokens=50, stream=True)
-        assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) == (41 if usage else None)
+        assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) == (40 if usage else None)
+
+
+async def test_lengths_are_learned_by_class_and_never_by_tenant() -> None:
+    """Another class learns from what is common to all; a tenant makes no population."""
+
+    async def answer(call: Call) -> None:
+        await call.reply(200, completion(1, 40))
+
+    sections = {
+        "forecast": {"min_answers": 1},
+        "identity": {"tenant_header": "x-tenant", "priority_header": "x-class", "trusted_proxies": ["127.0.0.1"]},
+    }
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub, **sections) as guard:
+        for tenant, priority in (("lab", "sheddable"), ("shop", "critical"), ("shop", "made-up")):
+            headers = {"x-tenant": tenant, "x-class": priority}
+            assert (await guard.complete([1], max_tokens=50, headers=headers)).status_code == 200
+        callers = {each.caller for each in guard.backend.occupancy.lengths.saved()}
+        assert callers == {"", "sheddable", "critical", "normal"}
 
 
 @pytest.mark.parametrize("status", [101, 600, 999])

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from kvguard.admission.condition import EngineState, SignalPolicy
 from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.occupancy import Signal
 from kvguard.admission.tiers import Tier, TierPolicy, TierRule, TierState
 from kvguard.pool.backend import Backend
-from tests.admission.build import sample
-from tests.kit.explaining import DEGRADE, NOW, SMALL, backend_at, explained, explainer_of
+from tests.admission.build import demand, sample
+from tests.kit.explaining import DEGRADE, NOW, SMALL, backend_at, explained, explainer_of, in_condition
 
 
 def why(
@@ -190,6 +191,65 @@ def test_a_queue_in_the_engine_is_named() -> None:
     """The ratios count as the floor while requests wait for blocks."""
     lines = why(backend_at("b", 0.3, waiting=2))
     assert "requests wait in the engine for blocks, which counts as 0.85 (telemetry.queue_floor_ratio)" in lines
+
+
+def test_a_stall_is_named_with_how_long_it_lasts() -> None:
+    """For a refusal as for a probe, which is then decided on like any request."""
+    stalled = in_condition(backend_at("b", 0.3), EngineState.STALLED, still_since=NOW - 42)
+    because = "because there is work, and no token came of it for 42.0 s (signals.stall_seconds 30)"
+    assert why(stalled) == [f"refused (backend_stalled), {because}"]
+    probe = why(in_condition(stalled, EngineState.STALLED, due=True, still_since=NOW - 42))
+    assert probe == [
+        f"let through as a probe, one every 10 s (signals.probe_seconds), {because}",
+        "NORMAL, because projected 0.310 with this request is below 0.7 (tiers.trim_at)",
+    ]
+
+
+def test_a_probe_of_an_exempt_class_says_both() -> None:
+    """That it is a probe, and why it is not degraded."""
+    stalled = in_condition(backend_at("b", 0.9), EngineState.STALLED, due=True, still_since=NOW - 42)
+    probe, unchanged = why(stalled, exempt=True)
+    assert probe.startswith("let through as a probe, one every 10 s (signals.probe_seconds), because")
+    assert unchanged == "admitted unchanged, because its class is exempt (classes[].exempt)"
+
+
+def test_sleep_is_named_for_what_it_is() -> None:
+    """And nothing gets past it."""
+    assert why(in_condition(backend_at("b", 0.3), EngineState.SLEEPING, due=True)) == [
+        "refused (backend_stalled), because the engine is asleep (vllm:engine_sleep_state)"
+    ]
+
+
+def test_a_probe_of_a_doubted_gauge_says_what_is_doubted() -> None:
+    """REJECT is in force, and this one passes all the same, under its least cap."""
+    lines = why(in_condition(backend_at("b", 0.97), EngineState.CONTRADICTION, due=True))
+    assert lines[0] == (
+        "let through as a probe, one every 10 s (signals.probe_seconds), because the gauge says full, but nothing runs "
+        "or waits there"
+    )
+    assert lines[-1] == "the output cap is lowered from 160 to 64, the least there is (degrade.floor_tokens)"
+
+
+def test_preemptions_that_fill_the_cache_are_named() -> None:
+    """With their rate, the limit and what they count as."""
+    backend = backend_at("b", 0.3)
+    backend.watch.policy = SignalPolicy(max_preemptions_per_second=0.5)
+    in_condition(backend, EngineState.WORKING, preemptions_per_second=1.25, overcommitted=True)
+    backend.occupancy.overcommitted = True
+    assert (
+        "the engine preempts 1.25 requests a second, more than 0.5 (signals.max_preemptions_per_second), which counts "
+        "as 0.85 (telemetry.queue_floor_ratio)"
+    ) in why(backend)
+
+
+def test_a_prefill_backlog_is_named() -> None:
+    """What waits, what this request adds, and the limit."""
+    backend = backend_at("b", 0.3)
+    backend.reserve(demand(90), NOW)
+    assert why(backend, max_prefill_backlog_tokens=100)[-1] == (
+        "refused (saturated), because 90 prompt tokens wait for their first token, with the 16 of this request more "
+        "than 100 (signals.max_prefill_backlog_tokens)"
+    )
 
 
 STALE = "the gauge is 30.0 s old, more than 5 s (telemetry.stale_after_seconds)"

@@ -6,11 +6,12 @@ import logging
 
 import pytest
 
+from kvguard.admission.condition import EngineState
 from kvguard.admission.occupancy import Ratios
 from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, ThresholdVerdict
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
-from kvguard.pool.backend import TierChange
+from kvguard.pool.backend import ConditionChange, TierChange
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.log import DecisionLog, configure_logging, rounded
 
@@ -117,6 +118,31 @@ def test_a_lasting_condition_is_said_once_a_minute_and_its_end_once() -> None:
     ]
 
 
+def test_a_condition_is_said_when_it_comes_and_goes_but_not_again_and_again() -> None:
+    """A warning and its end, each once a minute and backend; from idle to working and back there is nothing to say."""
+    log, stream = logged()
+    idle, working, false_gauge = EngineState.IDLE, EngineState.WORKING, EngineState.CONTRADICTION
+    for now, backend, before, after in [
+        (0.0, "b", EngineState.UNKNOWN, idle),
+        (1.0, "b", idle, working),
+        (2.0, "b", working, false_gauge),
+        (3.0, "b", false_gauge, working),
+        (4.0, "b", working, false_gauge),
+        (5.0, "b", false_gauge, working),
+        (6.0, "c", working, false_gauge),
+        (61.9, "b", working, false_gauge),
+        (62.0, "b", working, false_gauge),
+    ]:
+        log.condition_change(ConditionChange(backend=backend, before=before, after=after), now=now)
+    said = [(line["level"], line["backend"], line["before"], line["after"]) for line in lines(stream)]
+    assert said == [
+        ("warning", "b", "working", "contradiction"),
+        ("info", "b", "contradiction", "working"),
+        ("warning", "c", "working", "contradiction"),
+        ("warning", "b", "working", "contradiction"),
+    ]
+
+
 def test_a_fault_of_kvguards_own_says_where_but_not_what() -> None:
     """Type and place are there; the message, which may quote a request, is not."""
     log, stream = logged()
@@ -215,3 +241,12 @@ def test_reloads_are_information_unless_something_takes_a_restart() -> None:
         {"level": "warning", "event": "reload", "hash": "abc", "changed": False, "kept": ["listen.port"], "why": why},
         {"level": "error", "event": "reload_failed", "faults": ["tiers.trim_at: too high", "nope: no such setting"]},
     ]
+
+
+def test_a_state_file_that_is_ignored_is_a_warning() -> None:
+    """With its path and why."""
+    log, stream = logged()
+    log.state("ignored", "/var/lengths.json", "No such file or directory")
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["state"]) == ("state_file", "warning", "ignored")
+    assert (line["path"], line["why"]) == ("/var/lengths.json", "No such file or directory")

@@ -6,10 +6,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kvguard.admission.blocks import PoolLayout
+from kvguard.admission.calibration import LengthForecast
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState
-from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.lengths import LengthPolicy, LengthSource
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
@@ -257,3 +258,16 @@ def test_faulty_changes_of_the_settings_are_counted() -> None:
     assert registry.get_sample_value("kvguard_config_reload_failures_total") == 0
     metrics.reload_failed()
     assert registry.get_sample_value("kvguard_config_reload_failures_total") == 1
+
+
+def test_forecasts_are_counted_by_their_source() -> None:
+    """From 0 on, so that a rate can be taken of the first."""
+    backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
+    demand = Demand(prompts=(32,), output_cap=100, asked_cap=100, expected_output=100)
+    for length in (20, 21, 22):
+        backend.learn(demand, length, LengthForecast(tokens=20, source=LengthSource.PRIOR))
+    value = collected(backend, 0.0).get_sample_value
+    for source, answers, exceeded in (("learned", 0, 0), ("prior", 3, 2), ("cap", 0, 0)):
+        labels = {"backend": "b", "source": source}
+        assert value("kvguard_forecast_answers_total", labels) == answers
+        assert value("kvguard_forecast_exceeded_total", labels) == exceeded
