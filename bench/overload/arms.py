@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bench.overload.gates import BudgetGate, ClairvoyantGate, Gate, SaturationGate
 from bench.overload.servers import kvguard, observed
-from bench.overload.slices import BARE, BUDGET, CEILING, COLD, KVGUARD, LIMITED, SATURATION
+from bench.overload.slices import BUDGET, CEILING, COLD, KVGUARD, LIMITED, SATURATION, UNLEARNED
 from tests.vllm.server import VllmServer
 
 MakeGate = Callable[[], Gate]
+BELIEVES_NOTHING = {"KVGUARD_FORECAST__MIN_ANSWERS": str(10**9)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,32 +51,36 @@ def gates(engine: VllmServer) -> dict[str, MakeGate]:
     }
 
 
+def limited_arm(server: VllmServer, limit: int) -> Arm:
+    """The engine behind its own admission control."""
+    return Arm(name=LIMITED, url=server.url, engine=server, native_limit=limit)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineup:
-    """The arms that are asked for. `configs` are the kvguards, by name; None is the default settings."""
+    """The arms that are asked for. `configs` are the warm kvguards, by name; None is the default settings."""
 
     names: tuple[str, ...]
     configs: dict[str, Path | None]
 
     @contextlib.asynccontextmanager
-    async def standing(
-        self, bare: VllmServer, limited: VllmServer | None, limit: int | None
-    ) -> AsyncIterator[list[Arm]]:
+    async def standing(self, bare: VllmServer, limited: Arm | None) -> AsyncIterator[list[Arm]]:
         """The arms while their kvguards run."""
-        known = gates(bare)
         async with contextlib.AsyncExitStack() as stack:
-            arms = []
-            for name in self.names:
-                if name == LIMITED:
-                    if limited is not None:
-                        arms.append(Arm(name=name, url=limited.url, engine=limited, native_limit=limit))
-                elif name == COLD:
-                    arms.append(Arm(name=name, url=None, engine=bare, config=self.configs.get(KVGUARD)))
-                elif name in self.configs:
-                    url = await stack.enter_async_context(kvguard(name, bare.url, self.configs[name]))
-                    arms.append(Arm(name=name, url=url, engine=bare))
-                else:
-                    arms.append(
-                        Arm(name=name, url=bare.url, engine=bare, new_gate=Gate if name == BARE else known[name])
-                    )
-            yield arms
+            urls = {
+                name: await stack.enter_async_context(self._kvguard(name, bare))
+                for name in self.names
+                if name == UNLEARNED or name in self.configs
+            }
+            known = gates(bare)
+            arms = [
+                Arm(name=name, url=urls.get(name, bare.url), engine=bare, new_gate=known.get(name, Gate))
+                for name in self.names
+            ]
+            special = {LIMITED: limited, COLD: Arm(name=COLD, url=None, engine=bare, config=self.configs.get(KVGUARD))}
+            yield [special.get(arm.name) or arm for arm in arms]
+
+    def _kvguard(self, name: str, bare: VllmServer) -> contextlib.AbstractAsyncContextManager[str]:
+        if name == UNLEARNED:
+            return kvguard(name, bare.url, self.configs.get(KVGUARD), **BELIEVES_NOTHING)
+        return kvguard(name, bare.url, self.configs[name])

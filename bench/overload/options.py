@@ -73,7 +73,7 @@ def parse_options(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--minutes", type=float, default=45.0, help="no shape is begun anew that would end later")
     parser.add_argument("--rounds", type=int, default=1000, help="at most so many")
     parser.add_argument("--lead-seconds", type=float, default=3.0, help="arrivals before a slice that fill the engine")
-    parser.add_argument("--slice-seconds", type=float, default=6.0)
+    parser.add_argument("--slice-seconds", type=float, default=5.0)
     parser.add_argument("--capacity-seconds", type=float, default=7.0)
     parser.add_argument("--warm-requests", type=int, default=120, help="offered to each kvguard before a shape")
     parser.add_argument("--no-search", dest="search", action="store_false", help="vLLM's limit at its first guess")

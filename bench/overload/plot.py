@@ -4,7 +4,19 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from bench.overload.slices import BARE, BUDGET, CEILING, COLD, KVGUARD, LIMITED, SATURATION, Slice, in_order
+from bench.overload.slices import (
+    BARE,
+    BUDGET,
+    CEILING,
+    COLD,
+    COLD_ARMS,
+    KVGUARD,
+    LIMITED,
+    SATURATION,
+    UNLEARNED,
+    Slice,
+    in_order,
+)
 
 COLOURS = {
     BARE: "#b3261e",
@@ -14,6 +26,7 @@ COLOURS = {
     CEILING: "#8a8a8a",
     KVGUARD: "#1a6b4a",
     COLD: "#6fb98f",
+    UNLEARNED: "#a9d6bd",
 }
 OTHERS = ("#0f3d2b", "#2aa876", "#134e6f")
 ROWS = (("answers", "goodput"), ("tokens", "token_goodput"))
@@ -52,7 +65,7 @@ def _draw(axes: Any, slices: list[Slice], attribute: str) -> None:
         loads = sorted({s.load for s in slices if s.arm == arm})
         groups = [[getattr(s, attribute) for s in slices if s.arm == arm and s.load == load] for load in loads]
         colour = COLOURS.get(arm) or others.get(arm, "#000000")
-        style = "--" if arm in (CEILING, COLD) else "-"
+        style = "--" if arm in (CEILING, *COLD_ARMS) else "-"
         middle = [statistics.median(group) for group in groups]
         axes.plot(loads, middle, style, marker="o", markersize=3, color=colour, label=arm)
         if arm == KVGUARD:

@@ -10,7 +10,6 @@ from bench.overload.pairs import MEASURES, Pairs
 from bench.overload.plot import plot
 from bench.overload.slices import (
     CEILING,
-    COLD,
     FIRST_TOKEN_SECONDS,
     KVGUARD,
     LIMITED,
@@ -129,7 +128,7 @@ def judged(found: list[Verdict]) -> str:
     lines = [_line(head), _line(["---"] * len(head))]
     for arm, target in dict.fromkeys((v.arm, v.target) for v in found):
         cells = {v.load: v.text for v in found if (v.arm, v.target) == (arm, target)}
-        named = target.text if arm in (KVGUARD, COLD) else f"`{arm}`, {target.text}"
+        named = target.text if arm == KVGUARD else f"`{arm}`, {target.text}"
         lines.append(_line([named, *(cells.get(load, "") for load in loads)]))
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from bench.overload.arms import Arm, Lineup
+from bench.overload.arms import Arm, Lineup, limited_arm
 from bench.overload.client import closed_loop, open_loop
 from bench.overload.options import Options, Timetable, parse_options
 from bench.overload.report import write_report
@@ -63,8 +63,7 @@ class Bench:
         capacities = {shape.name: await self.capacity(shape) for shape in options.shapes}
         found: dict[str, dict[int, int]] = {shape.name: {} for shape in options.shapes}
         for limit in sorted({limit for shape in options.shapes for limit in shape.native_limits}):
-            server = self.limited.limited_to(limit)
-            arm = Arm(name=LIMITED, url=server.url, engine=server, native_limit=limit)
+            arm = limited_arm(self.limited.limited_to(limit), limit)
             for shape in options.shapes:
                 if limit in shape.native_limits:
                     result = await self.visit(arm, shape, TRIAL_LOAD, capacities[shape.name], round_number=-1)
@@ -77,9 +76,9 @@ class Bench:
     async def visit_shape(self, shape: Shape, number: int, order: random.Random) -> None:
         """Every load and every arm once; results are written down as they come."""
         limit = self.limits.get(shape.name)
-        limited = None if limit is None else self.limited.limited_to(limit)
+        limited = None if limit is None else limited_arm(self.limited.limited_to(limit), limit)
         lineup = Lineup(names=self.options.arms, configs=self.options.configs)
-        async with lineup.standing(self.bare, limited, limit) as arms:
+        async with lineup.standing(self.bare, limited) as arms:
             await self.warm([arm for arm in arms if arm.name in lineup.configs], shape, number)
             for load in order.sample(self.options.loads, len(self.options.loads)):
                 capacity = await self.capacity(shape)

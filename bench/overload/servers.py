@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -99,15 +100,15 @@ async def _observe(gate: SaturationGate, client: httpx.AsyncClient, url: str) ->
 
 
 @contextlib.asynccontextmanager
-async def kvguard(name: str, backend: str, config: Path | None) -> AsyncIterator[str]:
-    """kvguard as a user runs it, with its default settings unless a file is given."""
+async def kvguard(name: str, backend: str, config: Path | None, **settings: str) -> AsyncIterator[str]:
+    """kvguard as a user runs it, with its default settings unless a file or variables of its environment say else."""
     port, admin = free_port(), free_port()
     command = [sys.executable, "-m", "kvguard", "serve", "--backend", backend, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--admin-port", str(admin)]
     command += ["--config", str(config)] if config else []
     log_path = RESULTS / f"{name}.log"
     with log_path.open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env={**os.environ, **settings})
         try:
             await _ready(process, f"http://127.0.0.1:{admin}/readyz", log_path)
             yield f"http://127.0.0.1:{port}"

@@ -15,9 +15,10 @@ PROMPT_FIRST_TOKEN_SECONDS = 0.5
 PER_TOKEN_SECONDS = 0.25
 
 BARE, LIMITED, SATURATION, BUDGET = "vllm", "vllm-queue-limit", "saturation-gate", "budget-gate"
-CEILING, KVGUARD, COLD = "clairvoyant", "kvguard", "kvguard-cold"
+CEILING, KVGUARD, COLD, UNLEARNED = "clairvoyant", "kvguard", "kvguard-cold", "kvguard-unlearned"
 RIVALS = (BARE, LIMITED, SATURATION, BUDGET)
-ARMS = (*RIVALS, CEILING, KVGUARD, COLD)
+COLD_ARMS = (COLD, UNLEARNED)
+ARMS = (*RIVALS, CEILING, KVGUARD, *COLD_ARMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

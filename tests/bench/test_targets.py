@@ -71,8 +71,10 @@ def test_one_load_alone_says_nothing_of_what_is_kept() -> None:
 
 def test_a_cold_start_is_judged_under_every_load() -> None:
     """Never below the budget gate."""
-    slices = [visited(arm, load=load) for arm in ("budget-gate", "kvguard-cold") for load in (0.5, 4.0)]
-    assert [(v.target, v.load, v.met) for v in verdicts(slices)] == [(COLD_START, 0.5, True), (COLD_START, 4.0, True)]
+    arms = ("budget-gate", "kvguard-cold", "kvguard-unlearned")
+    found = verdicts([visited(arm, load=load) for arm in arms for load in (0.5, 4.0)])
+    assert {v.target for v in found} == {COLD_START}
+    assert [(v.load, v.arm, v.met) for v in found] == [(load, arm, True) for load in (0.5, 4.0) for arm in arms[1:]]
 
 
 def test_variants_are_held_to_the_same() -> None:
@@ -118,6 +120,6 @@ def test_the_summary_names_the_worst_of_each_target() -> None:
     """How often it is met, and where it is furthest from its bound."""
     lines = summary(verdicts([*a_run(), *a_run(8.0)[:-1], visited("kvguard-cold", load=8.0, good=5)])).splitlines()
     assert lines[-1] == (
-        "- `kvguard-cold`, answers from a cold start over the budget gate's: at least 1: met in 0 of 2; "
+        "- `kvguard-cold`, answers over the budget gate's: at least 1: met in 0 of 2; "
         "worst in chat at 8x, 0.50: missed by 0.50."
     )
