@@ -1,197 +1,156 @@
-"""Goodput under overload: bare vLLM, vLLM with its own queue limit, and kvguard, on one machine in one run.
+"""Goodput under overload: kvguard, bare vLLM, vLLM's own limit, rival gates and a clairvoyant one, in one run.
 
-Each round measures what the engine can finish now, scales the offered load to it, and visits every load and arm in a
-new random order; within a round every arm gets the same arrivals. Results go to bench/results/overload.jsonl, the
-report to docs/benchmarks.md. Run it with `make bench-overload`.
+For each shape of traffic, and in each round anew: kvguard is started and warmed, then loads are visited in random
+order. At each load the engine's capacity is measured, the offered load scaled to it, and every arm gets the same
+arrivals, in random order. Rounds go on until the time is up. Results go to bench/results/overload.jsonl, the report to
+docs/benchmarks.md. Run it with `make bench-overload`, for a first look with `ARGS=--quick`.
 """
 
-import argparse
 import asyncio
-import contextlib
-import json
 import os
 import random
 import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+from tokenizers import Tokenizer
 
-from bench.overload.client import Outcome, closed_loop, open_loop
-from bench.overload.report import (
-    FIRST_TOKEN_SECONDS,
-    PER_TOKEN_SECONDS,
-    PROMPT_FIRST_TOKEN_SECONDS,
-    Slice,
-    write_report,
-)
-from bench.overload.workload import arrivals
-from tests.vllm.server import ROOT, VllmServer, free_port, last_cpu, vllm_python
+from bench.overload.arms import Arm, Lineup, limited_arm
+from bench.overload.client import closed_loop, open_loop
+from bench.overload.options import Options, Timetable, parse_options
+from bench.overload.report import write_report
+from bench.overload.servers import RESULTS, LimitedEngine, engine, rest
+from bench.overload.slices import LIMITED, Slice, Visit, append, read
+from bench.overload.workload import Count, Shape, arrivals
+from tests.vllm.server import ROOT, VllmServer, last_cpu, vllm_python
 
-RESULTS = ROOT / "bench" / "results" / "overload.jsonl"
-LOADS = (0.5, 1.0, 2.0, 4.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One way of serving: where clients send, and the engine behind it."""
-
-    name: str
-    url: str
-    engine: VllmServer
+FILE = RESULTS / "overload.jsonl"
+TRIAL_LOAD = 4.0
+WARM_LOAD = 1.5
 
 
-async def idle(arm: Arm) -> None:
-    """Wait until the engine has nothing left, and its gauges say so."""
-    async with httpx.AsyncClient() as client:
-        while True:
-            text = (await client.get(f"{arm.engine.url}/metrics")).text
-            busy = [
-                line
-                for line in text.splitlines()
-                if line.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{"))
-                and not line.endswith(" 0.0")
-            ]
-            if not busy:
-                return
-            await asyncio.sleep(0.2)
+@dataclass(slots=True)
+class Bench:
+    """One run: its options, its engines, and vLLM's best limit for each shape."""
+
+    options: Options
+    bare: VllmServer
+    limited: LimitedEngine
+    count: Count
+    limits: dict[str, int] = field(default_factory=dict)
+
+    async def run(self, timetable: Timetable, *, first: int) -> None:
+        """Rounds from this number on until the time is up; the first is always whole."""
+        options, order = self.options, random.Random(self.options.seed)
+        if LIMITED in options.arms:
+            await self.find_limits()
+        for number in range(first, first + options.rounds):
+            if not any(timetable.fits(shape.name, time.monotonic()) for shape in options.shapes):
+                break
+            for shape in order.sample(options.shapes, len(options.shapes)):
+                began = time.monotonic()
+                if timetable.fits(shape.name, began):
+                    await self.visit_shape(shape, number, order)
+                    timetable.note(shape.name, time.monotonic() - began)
+
+    async def find_limits(self) -> None:
+        """Try vLLM's limit at a few values, each shape with the same arrivals, and keep what served most."""
+        options = self.options
+        self.limits = {shape.name: shape.native_limits[len(shape.native_limits) // 2] for shape in options.shapes}
+        if not options.search:
+            return
+        capacities = {shape.name: await self.capacity(shape) for shape in options.shapes}
+        found: dict[str, dict[int, int]] = {shape.name: {} for shape in options.shapes}
+        for limit in sorted({limit for shape in options.shapes for limit in shape.native_limits}):
+            arm = limited_arm(self.limited.limited_to(limit), limit)
+            for shape in options.shapes:
+                if limit in shape.native_limits:
+                    result = await self.visit(arm, shape, TRIAL_LOAD, capacities[shape.name], round_number=-1)
+                    found[shape.name][limit] = result.good
+        for name, served in found.items():
+            self.limits[name] = max(served, key=lambda limit: served[limit])
+            tried = ", ".join(f"{limit}: {good} good" for limit, good in served.items())
+            print(f"{name}: --max-num-queued-reqs {tried}; {self.limits[name]} it is", flush=True)
+
+    async def visit_shape(self, shape: Shape, number: int, order: random.Random) -> None:
+        """Every load and every arm once; results are written down as they come."""
+        limit = self.limits.get(shape.name)
+        limited = None if limit is None else limited_arm(self.limited.limited_to(limit), limit)
+        lineup = Lineup(names=self.options.arms, configs=self.options.configs)
+        async with lineup.standing(self.bare, limited) as arms:
+            await self.warm([arm for arm in arms if arm.name in lineup.configs], shape, number)
+            for load in order.sample(self.options.loads, len(self.options.loads)):
+                capacity = await self.capacity(shape)
+                print(f"round {number + 1}, {shape.name}: the engine finishes {capacity:.2f} requests/s", flush=True)
+                for arm in order.sample(arms, len(arms)):
+                    result = await self.visit(arm, shape, load, capacity, round_number=number)
+                    print(f"  {result.line()}", flush=True)
+                    append(FILE, result)
+
+    async def warm(self, arms: list[Arm], shape: Shape, number: int) -> None:
+        """Let every kvguard see answers of this shape, none of those it will be measured with."""
+        if arms and self.options.warm_requests:
+            rate = WARM_LOAD * await self.capacity(shape)
+            seconds, seed = self.options.warm_requests / rate, f"warm:{shape.name}:{number}"
+            schedule = arrivals(shape, rate=rate, seconds=seconds, seed=seed, count=self.count)
+            for arm in arms:
+                async with arm.reached() as (url, gate):
+                    await open_loop(url, schedule, gate, patience_seconds=shape.patience_seconds)
+                await rest(arm.engine.url)
+
+    async def capacity(self, shape: Shape) -> float:
+        """What the engine finishes a second, now; measured for longer where that is too slow to be seen."""
+        seconds, rate = self.options.capacity_seconds, 0.0
+        while not rate:
+            await rest(self.bare.url)
+            seed = f"capacity:{shape.name}"
+            rate = await closed_loop(self.bare.url, shape, seconds=seconds, seed=seed, count=self.count)
+            seconds *= 2
+        await rest(self.bare.url)
+        return rate
+
+    async def visit(self, arm: Arm, shape: Shape, load: float, capacity: float, *, round_number: int) -> Slice:
+        """Offer `load` times the capacity for a while and see what comes of it, once the engine has filled."""
+        lead, seconds = self.options.lead_seconds, self.options.slice_seconds
+        seed = f"{shape.name}:{round_number}:{load}"
+        schedule = arrivals(shape, rate=load * capacity, seconds=lead + seconds, seed=seed, count=self.count)
+        before = arm.engine.metrics()["vllm:num_preemptions_total"]
+        async with arm.reached() as (url, gate):
+            outcomes = await open_loop(url, schedule, gate, patience_seconds=shape.patience_seconds)
+        await rest(arm.engine.url)
+        preemptions = arm.engine.metrics()["vllm:num_preemptions_total"] - before
+        visit = Visit(
+            round=round_number,
+            shape=shape.name,
+            arm=arm.name,
+            load=load,
+            capacity=capacity,
+            seconds=seconds,
+            native_limit=arm.native_limit,
+        )
+        return visit.came_to(schedule, outcomes, lead_seconds=lead, preemptions=preemptions)
 
 
-async def visit(arm: Arm, *, load: float, capacity: float, seconds: float, round_number: int) -> Slice:
-    """Offer `load` times the capacity for a while and see what comes of it."""
-    schedule = arrivals(rate=load * capacity, seconds=seconds, seed=f"{round_number}:{load}")
-    before = arm.engine.metrics()["vllm:num_preemptions_total"]
-    outcomes = await open_loop(arm.url, schedule)
-    await idle(arm)
-    preemptions = arm.engine.metrics()["vllm:num_preemptions_total"] - before
-    return summarise(arm.name, load, capacity, seconds, outcomes, preemptions, round_number)
-
-
-def summarise(
-    arm: str, load: float, capacity: float, seconds: float, outcomes: list[Outcome], preemptions: float, number: int
-) -> Slice:
-    good = [o for o in outcomes if o.good(first_token=FIRST_TOKEN_SECONDS, per_token=PER_TOKEN_SECONDS)]
-    return Slice(
-        round=number,
-        arm=arm,
-        load=load,
-        capacity=capacity,
-        seconds=seconds,
-        offered=len(outcomes),
-        good=len(good),
-        prompt_good=sum(o.good(first_token=PROMPT_FIRST_TOKEN_SECONDS, per_token=PER_TOKEN_SECONDS) for o in outcomes),
-        good_tokens=sum(o.tokens for o in good),
-        refused=sum(400 <= o.status < 599 for o in outcomes),
-        timed_out=sum(o.timed_out for o in outcomes),
-        failed=sum(o.status == 599 for o in outcomes),
-        degraded=sum(o.degraded for o in good),
-        cut=sum(o.cut for o in good),
-        first_tokens=sorted(round(o.first_token, 3) for o in outcomes if o.first_token is not None),
-        preemptions=preemptions,
-    )
-
-
-@contextlib.asynccontextmanager
-async def kvguard(name: str, backend: str, config: Path | None) -> AsyncIterator[str]:
-    """kvguard as a user runs it, with its default settings unless a file is given."""
-    port, admin = free_port(), free_port()
-    command = [sys.executable, "-m", "kvguard", "serve", "--backend", backend, "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--admin-port", str(admin)]
-    command += ["--config", str(config)] if config else []
-    log = (RESULTS.parent / f"{name}.log").open("w")
-    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
-    try:
-        async with httpx.AsyncClient() as client:
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    if (await client.get(f"http://127.0.0.1:{admin}/readyz")).status_code == 200:
-                        break
-                await asyncio.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-        log.close()
-
-
-async def measure(arguments: argparse.Namespace, arms: list[Arm]) -> None:
-    order = random.Random(arguments.seed)
-    for arm in arms:  # lengths are learned from traffic; every arm is warmed alike
-        await visit(arm, load=1.0, capacity=arguments.warm_rate, seconds=arguments.warm_seconds, round_number=-1)
-    with RESULTS.open("a" if arguments.append else "w") as results:
-        for number in range(arguments.rounds):
-            bare = arms[0]
-            await idle(bare)
-            capacity = await closed_loop(
-                bare.url, clients=arguments.clients, seconds=arguments.capacity_seconds, seed=f"capacity:{number}"
-            )
-            await idle(bare)
-            print(f"round {number + 1}: the engine finishes {capacity:.2f} requests/s", flush=True)
-            visits = [(load, arm) for load in arguments.loads for arm in arms]
-            order.shuffle(visits)
-            for load, arm in visits:
-                result = await visit(
-                    arm, load=load, capacity=capacity, seconds=arguments.slice_seconds, round_number=number
-                )
-                results.write(json.dumps(result.as_dict()) + "\n")
-                results.flush()
-                print(f"  {result.line()}", flush=True)
-
-
-async def main(arguments: argparse.Namespace) -> None:
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+async def main(options: Options) -> None:
+    timetable = Timetable(until=time.monotonic() + 60 * options.minutes)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     model = ROOT / ".models" / "tiny"
     subprocess.run([vllm_python(), ROOT / "tests" / "vllm" / "make_model.py", model], check=True)
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     # The engines share one core and everything else the other: left alone, vLLM starves whoever measures it.
     engine_cpus = last_cpu()
     os.sched_setaffinity(0, os.sched_getaffinity(0) - set(engine_cpus))
-    plugin = ("--logits-processors", "forced_length:ForcedLength")
-    limit = ("--max-num-queued-reqs", str(arguments.native_limit))
-    with (
-        VllmServer(
-            model, extra_args=plugin, engine_cpus=engine_cpus, log_path=RESULTS.parent / "vllm-bare.log"
-        ) as bare,
-        VllmServer(
-            model, extra_args=(*plugin, *limit), engine_cpus=engine_cpus, log_path=RESULTS.parent / "vllm-limited.log"
-        ) as limited,
-    ):
-        async with contextlib.AsyncExitStack() as stack:
-            arms = [Arm("vllm", bare.url, bare), Arm("vllm-queue-limit", limited.url, limited)]
-            for name, config in [("kvguard", arguments.config), *arguments.variant]:
-                url = await stack.enter_async_context(kvguard(name, bare.url, config))
-                arms.append(Arm(name, url, bare))
-            began = time.monotonic()
-            await measure(arguments, arms)
-            print(f"took {time.monotonic() - began:.0f} s")
-    write_report(RESULTS, ROOT / "docs", native_limit=arguments.native_limit)
-
-
-def named_config(text: str) -> tuple[str, Path]:
-    """Another kvguard to measure beside the default one."""
-    name, _, file = text.partition("=")
-    return name, Path(file)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="offered load over capacity")
-    parser.add_argument("--slice-seconds", type=float, default=12.0)
-    parser.add_argument("--capacity-seconds", type=float, default=10.0)
-    parser.add_argument("--warm-seconds", type=float, default=15.0)
-    parser.add_argument("--warm-rate", type=float, default=4.0)
-    parser.add_argument("--clients", type=int, default=12, help="closed-loop clients that saturate the engine")
-    parser.add_argument("--native-limit", type=int, default=16, help="vLLM's --max-num-queued-reqs")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--config", type=Path, help="kvguard.yaml to measure instead of the defaults")
-    parser.add_argument("--variant", type=named_config, action="append", default=[], metavar="NAME=FILE")
-    parser.add_argument("--append", action="store_true", help="keep the results that are there")
-    return parser.parse_args()
+    began = time.monotonic()
+    with engine(model, "vllm", engine_cpus) as bare, LimitedEngine(model, engine_cpus) as limited:
+        bench = Bench(options, bare, limited, lambda text: len(tokenizer.encode(text).ids))
+        if not options.append:
+            FILE.unlink(missing_ok=True)
+        await bench.run(timetable, first=max((s.round + 1 for s in read(FILE)), default=0))
+    print(f"took {time.monotonic() - began:.0f} s")
+    write_report(FILE, None if options.print else ROOT / "docs")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(parse_arguments()))
+    asyncio.run(main(parse_options()))

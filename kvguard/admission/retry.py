@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import dataclass
+from typing import Final
 
 
 class FadingSum:
@@ -35,6 +36,26 @@ class RetryPolicy:
     max_seconds: float = 30.0
     unknown_seconds: float = 5.0
     spread: float = 0.5
+
+
+class Appointments:
+    """Times at which refused clients are told to come back, one after another, so that each finds room.
+
+    Blocks come free for those who were told to wait and for those who come anew; half is kept for each. Nothing is
+    held for an appointment: who does not come leaves more to the others.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def give(self, blocks: float, *, earliest: float, blocks_per_second: float, latest: float) -> float:
+        """The time to come back at, for a request of so many blocks, while so many a second come free."""
+        at = min(max(earliest, self._next), latest)
+        self._next = at + blocks / (_SHARE_OF_RETURNERS * blocks_per_second)
+        return at
+
+
+_SHARE_OF_RETURNERS: Final = 0.5
 
 
 def retry_after_seconds(wait: float | None, *, policy: RetryPolicy, rng: random.Random) -> float:

@@ -78,6 +78,7 @@ class Refusal:
     ratios: Ratios | None = None
     predicted_blocks: int = 0
     retry_after_seconds: float | None = None
+    wait_seconds: float | None = None
     param: str | None = None
 
 

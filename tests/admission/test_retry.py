@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.admission.retry import FadingSum, RetryPolicy, retry_after_seconds
+from kvguard.admission.retry import Appointments, FadingSum, RetryPolicy, retry_after_seconds
 from tests.kit.properties import deterministic
 
 
@@ -106,3 +106,20 @@ def test_waits_are_spread() -> None:
     waits = {retry_after_seconds(30.0, policy=RetryPolicy(), rng=rng) for _ in range(100)}
     assert len(waits) == 100
     assert max(waits) - min(waits) > 10
+
+
+def test_clients_come_back_one_after_another() -> None:
+    """Each is given the time that half of what drains needs for those before it; a pause is not made up for."""
+    appointments = Appointments()
+    given = [
+        appointments.give(10.0, earliest=earliest, blocks_per_second=4.0, latest=1000.0)
+        for earliest in (100.0, 100.0, 101.0, 200.0, 200.0)
+    ]
+    assert given == [100.0, 105.0, 110.0, 200.0, 205.0]
+
+
+def test_no_appointment_is_later_than_a_client_would_wait() -> None:
+    """What does not fit before is told the latest time there is."""
+    appointments = Appointments()
+    given = [appointments.give(100.0, earliest=now, blocks_per_second=10.0, latest=now + 30.0) for now in (0.0,) * 3]
+    assert given == [0.0, 20.0, 30.0]

@@ -1,0 +1,142 @@
+"""Requests that wait for blocks to come free instead of being refused at once. Who is next is the room's to say.
+
+A request waits in its own task; whenever something may have changed, `pump` asks the controller again for those whose
+turn it is. Nothing is awaited between that question and the reservation. A client that leaves cancels its task, and an
+admission that nobody takes is given back.
+"""
+
+import asyncio
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kvguard.admission.reasons import RejectReason
+from kvguard.admission.waiting import Ticket, WaitingRoom
+from kvguard.clock import Clock
+from kvguard.proxy.controller import Admission, Refusal
+
+# What may pass by waiting.
+_PASSING = frozenset({RejectReason.SATURATED, RejectReason.TENANT_SHARE})
+
+
+class WaitEnd(enum.Enum):
+    """How a wait ended."""
+
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    TIMED_OUT = "timed_out"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One request as the line sees it.
+
+    `admit` reserves or refuses as things stand at a time; `refuse` only refuses, for a reason. Requests of one `kind`,
+    a model and a class, do not overtake each other.
+    """
+
+    admit: Callable[[float], Admission | Refusal]
+    refuse: Callable[[float, RejectReason], Refusal]
+    ticket: Ticket
+    kind: tuple[str | None, str]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    question: Question
+    answer: asyncio.Future[Admission | Refusal] = field(default_factory=asyncio.Future)
+
+
+class WaitingLine:
+    """The waiters of one pool. `give_back` releases an admission; `report` hears of every wait and its seconds."""
+
+    def __init__(
+        self,
+        room: WaitingRoom,
+        clock: Clock,
+        *,
+        give_back: Callable[[Admission], None],
+        report: Callable[[WaitEnd, float], None],
+    ) -> None:
+        self._room = room
+        self._clock = clock
+        self._give_back = give_back
+        self._report = report
+        self._waiters: dict[Ticket, _Waiter] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether another request might wait."""
+        return len(self._room) < self._room.policy.max_requests
+
+    async def admit(self, question: Question) -> Admission | Refusal:
+        """Reserve at once, or when the turn has come, or say why not."""
+        began = self._clock.now()
+        if not len(self._room):
+            answer = question.admit(began)
+            if isinstance(answer, Admission) or not self._worth_waiting(answer):
+                return answer
+        if not self._room.enter(question.ticket):
+            return question.refuse(began, RejectReason.SATURATED)
+        waiter = self._waiters[question.ticket] = _Waiter(question)
+        end = WaitEnd.LEFT
+        try:
+            self.pump()
+            answer = await self._answered(waiter)
+            end = _end_of(answer)
+            return answer
+        finally:
+            self._leave(waiter, given=end is WaitEnd.ADMITTED)
+            self._report(end, self._clock.now() - began)
+
+    def _worth_waiting(self, refusal: Refusal) -> bool:
+        if not self.open or refusal.reason not in _PASSING:
+            return False
+        return refusal.wait_seconds is None or refusal.wait_seconds <= self._room.policy.max_seconds
+
+    async def _answered(self, waiter: _Waiter) -> Admission | Refusal:
+        timer = asyncio.ensure_future(self._clock.sleep(self._room.policy.max_seconds))
+        try:
+            await asyncio.wait({waiter.answer, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+        if waiter.answer.done():
+            return waiter.answer.result()
+        return waiter.question.refuse(self._clock.now(), RejectReason.QUEUE_TIMEOUT)
+
+    def _leave(self, waiter: _Waiter, *, given: bool) -> None:
+        if self._waiters.pop(waiter.question.ticket, None) is not None:
+            self._room.leave(waiter.question.ticket)
+        if not given and waiter.answer.done() and isinstance(admission := waiter.answer.result(), Admission):
+            self._give_back(admission)
+
+    def pump(self) -> None:
+        """Admit whoever's turn it is and fits; whoever does not holds up those of its kind."""
+        now, held_up = self._clock.now(), set()
+        for ticket in self._room.in_order():
+            waiter = self._waiters[ticket]
+            if waiter.question.kind in held_up:
+                continue
+            answer = waiter.question.admit(now)
+            if isinstance(answer, Refusal) and answer.reason is RejectReason.TENANT_SHARE:
+                continue  # its tenant's share is in use, nobody else's
+            if isinstance(answer, Refusal) and answer.reason is RejectReason.SATURATED:
+                held_up.add(waiter.question.kind)
+                continue
+            del self._waiters[ticket]
+            (self._room.serve if isinstance(answer, Admission) else self._room.leave)(ticket)
+            waiter.answer.set_result(answer)
+
+    def dismiss(self) -> None:
+        """Refuse everybody who waits, because the proxy is shutting down."""
+        for ticket, waiter in list(self._waiters.items()):
+            del self._waiters[ticket]
+            self._room.leave(ticket)
+            waiter.answer.set_result(waiter.question.refuse(self._clock.now(), RejectReason.DRAINING))
+
+
+def _end_of(answer: Admission | Refusal) -> WaitEnd:
+    if isinstance(answer, Admission):
+        return WaitEnd.ADMITTED
+    return WaitEnd.TIMED_OUT if answer.reason is RejectReason.QUEUE_TIMEOUT else WaitEnd.REFUSED
