@@ -92,9 +92,7 @@ async def test_who_fits_does_not_wait() -> None:
         (RejectReason.BACKEND_STALLED, None, 4),
     ],
 )
-async def test_who_would_wait_in_vain_is_told_at_once(
-    why: RejectReason, wait_seconds: float | None, most: int
-) -> None:
+async def test_who_would_wait_in_vain_is_told_at_once(why: RejectReason, wait_seconds: float | None, most: int) -> None:
     """The room is off, the cache will not drain in time, or time does not help."""
     desk = Desk(why=why, wait_seconds=wait_seconds, policy=WaitingPolicy(max_requests=most, max_seconds=2.0))
     [task] = await desk.waits(desk.ask())
