@@ -96,6 +96,8 @@ async def running(
         policy = pipeline_policy(settings)
         counter = _counter(settings, controller, clock, stack)
         pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
+        controller.on_freed = pipeline.line.pump
+        metrics.watch_waiting(lambda: len(controller.room))
         app = TrafficApp(pipeline, controller, upstream, reporter, clock, policy)
         pollers = _pollers(settings, controller, reporter, clock)
         ready = _start(pollers, controller, reporter, clock, stack)
@@ -116,6 +118,7 @@ async def running(
             reloader=_following(file, asked, followers, reporter, clock, stack),
         )
         controller.draining = True
+        pipeline.line.dismiss()
 
 
 def find_faults(settings: Settings) -> None:
@@ -299,6 +302,7 @@ def _start(
 
     def after_poll(number: int) -> None:
         controller.retier(clock.now())
+        controller.on_freed()
         backend = controller.backends[number]
         geometry = backend.occupancy.policy.capacity.layout_of is not None
         reporter.sizing(backend.name, backend.review(controller.policy.tiers), geometry=geometry)

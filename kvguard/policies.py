@@ -9,6 +9,7 @@ from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.retry import RetryPolicy
+from kvguard.admission.waiting import WaitingPolicy
 from kvguard.errors import SettingsError
 from kvguard.policy_sections import tenant_table
 from kvguard.pool.backend import Backend
@@ -33,6 +34,7 @@ class Policies:
 
     governance: Governance
     retry: RetryPolicy
+    waiting: WaitingPolicy
     path: PipelinePolicy
     lengths: LengthPolicy
     signals: SignalPolicy
@@ -52,7 +54,8 @@ class Followers:
     def follow(self, policies: Policies) -> None:
         """Put all of them in place. Reservations stay as they are."""
         self.controller.governance = policies.governance
-        self.controller.retry = policies.retry
+        self.controller.returning.policy = policies.retry
+        self.controller.room.policy = policies.waiting
         for path in self.paths:
             path.policy = policies.path
         for backend, policy in zip(self.controller.backends, policies.occupancy, strict=True):
@@ -67,6 +70,7 @@ def policies_of(settings: Settings, backends: Sequence[Backend]) -> Policies:
     return Policies(
         governance=governance_of(settings),
         retry=settings.reject.policy(),
+        waiting=settings.waiting.policy(),
         path=pipeline_policy(settings),
         lengths=settings.forecast.policy(),
         signals=settings.signal_policy(),

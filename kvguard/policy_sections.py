@@ -10,7 +10,8 @@ from pydantic import Field, ValidationError, field_validator
 from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
 from kvguard.admission.policies import NORMAL, PolicyRow, PolicyTable, PriorityClass
 from kvguard.admission.shares import TenantPolicy, TenantTable
-from kvguard.sections import DegradeSettings, Positive, Section, TierSettings
+from kvguard.admission.waiting import WaitingPolicy
+from kvguard.sections import DegradeSettings, Positive, PositiveInt, Section, TierSettings
 
 ALL_OTHERS: Final = "*"
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
@@ -101,6 +102,21 @@ class OverrideSettings(Section):
     """Settings of `tiers` that differ."""
     degrade: dict[str, Any] = Field(default_factory=dict)
     """Settings of `degrade` that differ."""
+
+
+class WaitingSettings(Section):
+    """A bounded wait for requests that would be refused as saturated; off by default."""
+
+    max_requests: Annotated[int, Field(ge=0)] = 0
+    """How many may wait at once; 0: none, a full cache is a 503 at once."""
+    max_bytes: PositiveInt = 64 * 1024 * 1024
+    """How large their bodies may be together."""
+    max_seconds: Positive = 2.0
+    """Longest wait, then 503 `queue_timeout`. Who would wait longer by the forecast is refused at once."""
+
+    def policy(self) -> WaitingPolicy:
+        """The core's value."""
+        return WaitingPolicy(max_requests=self.max_requests, max_bytes=self.max_bytes, max_seconds=self.max_seconds)
 
 
 class ReloadSettings(Section):

@@ -27,6 +27,7 @@ SECTIONS: Final = (
     "tenants",
     "identity",
     "reject",
+    "waiting",
     "telemetry",
     "signals",
     "forecast",

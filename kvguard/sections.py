@@ -229,8 +229,8 @@ class RejectSettings(Section):
     """Most `Retry-After` before the spread; clients give up on long ones."""
     retry_unknown_seconds: Positive = 5.0
     """`Retry-After` while nothing tells how fast the cache drains."""
-    retry_spread: Ratio = 0.5
-    """`Retry-After` is stretched by up to this share, so that not all return at once."""
+    retry_spread: Ratio = 0.1
+    """`Retry-After` is stretched by up to this share; each refused client is told a time of its own as it is."""
 
     @model_validator(mode="after")
     def _bounds(self) -> "RejectSettings":

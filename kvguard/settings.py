@@ -31,6 +31,7 @@ from kvguard.policy_sections import (
     PolicyPlan,
     ReloadSettings,
     TenantSettings,
+    WaitingSettings,
 )
 from kvguard.sections import (
     BackendSettings,
@@ -73,6 +74,7 @@ class Settings(BaseSettings):
     """What each tenant may hold of a backend."""
     identity: IdentitySettings = IdentitySettings()
     reject: RejectSettings = RejectSettings()
+    waiting: WaitingSettings = WaitingSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     signals: SignalSettings = SignalSettings()
     tokens: TokenSettings = TokenSettings()

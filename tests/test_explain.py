@@ -75,7 +75,7 @@ def test_a_refusal_says_status_reason_and_when_to_come_back(capsys: pytest.Captu
     """Whatever the verdict, the command succeeds; a refusal of everybody is said first."""
     main(["explain", body, "--capacity-blocks", "100", "--usage", "1"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "refuse on sim, tier 3: 503 saturated, Retry-After 5 to 7.5 s"
+    assert lines[0] == "refuse on sim, tier 3: 503 saturated, Retry-After 5 to 5.5 s"
     assert lines[1].startswith("  refused (saturated) before its body is read")
     main(["explain", body, "--capacity-blocks", "1", "--block-size", "8"])
     assert capsys.readouterr().out.startswith("refuse on sim, tier 0: 400 too_large, never retry\n")
@@ -244,7 +244,7 @@ def test_what_is_not_known_is_said_not_guessed() -> None:
     explainer, controller = explainer_of(backend_at("b", None))
     controller.draining = True
     lines = report(explained(explainer, SMALL)).splitlines()
-    assert lines[0] == "refuse, tier 0: 503 draining, Retry-After 1 to 1.5 s"
+    assert lines[0] == "refuse, tier 0: 503 draining, Retry-After 1 to 1.1 s"
     assert lines[1] == "  refused (draining), because kvguard is shutting down: no backend is asked"
     assert lines[-1] == "  capacity   not known"
 

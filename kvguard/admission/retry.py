@@ -1,7 +1,6 @@
 """When a refused client should come back: from how fast blocks come free, spread so that not all return at once."""
 
 import math
-import random
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +34,7 @@ class RetryPolicy:
     min_seconds: float = 1.0
     max_seconds: float = 30.0
     unknown_seconds: float = 5.0
-    spread: float = 0.5
+    spread: float = 0.1
 
 
 class Appointments:
@@ -48,18 +47,20 @@ class Appointments:
     def __init__(self) -> None:
         self._next = 0.0
 
-    def give(self, blocks: float, *, earliest: float, blocks_per_second: float, latest: float) -> float:
-        """The time to come back at, for a request of so many blocks, while so many a second come free."""
-        at = min(max(earliest, self._next), latest)
-        self._next = at + blocks / (_SHARE_OF_RETURNERS * blocks_per_second)
-        return at
+    def next(self, *, earliest: float, latest: float) -> float:
+        """The first time that is left, between these two."""
+        return min(max(earliest, self._next), latest)
+
+    def take(self, at: float, *, blocks: float, blocks_per_second: float) -> None:
+        """Give that time to a request of so many blocks, while so many a second come free."""
+        self._next = max(self._next, at + blocks / (_SHARE_OF_RETURNERS * blocks_per_second))
 
 
 _SHARE_OF_RETURNERS: Final = 0.5
 
 
-def retry_after_seconds(wait: float | None, *, policy: RetryPolicy, rng: random.Random) -> float:
-    """The `Retry-After` for an expected wait (None: not known), within bounds and spread upwards by the policy."""
+def retry_after_seconds(wait: float | None, policy: RetryPolicy) -> tuple[float, float]:
+    """Least and most of the `Retry-After` for an expected wait (None: not known): within bounds, spread upwards."""
     wait = policy.unknown_seconds if wait is None else wait
     wait = min(max(wait, policy.min_seconds), policy.max_seconds)
-    return wait * (1 + policy.spread * rng.random())
+    return wait, wait * (1 + policy.spread)

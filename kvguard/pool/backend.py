@@ -10,7 +10,7 @@ from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy, TelemetryState
 from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
-from kvguard.admission.retry import FadingSum
+from kvguard.admission.retry import Appointments, FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.admission.usage import UsageSample
 
@@ -56,6 +56,7 @@ class Backend:
     watch: EngineWatch = field(default_factory=EngineWatch)
     freed_blocks: FadingSum = field(default_factory=FadingSum)
     refused_blocks: FadingSum = field(default_factory=FadingSum)
+    appointments: Appointments = field(default_factory=Appointments)
     tier: TierState = field(default_factory=lambda: TierState(Tier.NORMAL, 0.0))
     other_tiers: dict[TierPolicy, TierState] = field(default_factory=dict)
     context_tokens: int | None = None
@@ -129,6 +130,18 @@ class Backend:
     def tier_under(self, policy: TierPolicy) -> TierState:
         """The tier in force by these thresholds."""
         return self.other_tiers.get(policy, self.tier)
+
+    def turn_seconds(self, wait: float, *, latest_seconds: float, now: float) -> float:
+        """Seconds until a client may come back that has to wait so long at least: after those that were told before."""
+        return self.appointments.next(earliest=now + wait, latest=now + latest_seconds) - now
+
+    def promise(self, blocks: float, *, at: float, now: float) -> None:
+        """Expect a refused request of so many blocks to come back at that time; 0 for one whose size is not known."""
+        half = max(self.ledger.profile.peak, self.ledger.held_blocks) / 2
+        seconds = self.drain_seconds(half, now)
+        if half and seconds:
+            usual = 2 * half / max(self.ledger.live, 1)
+            self.appointments.take(at, blocks=blocks or usual, blocks_per_second=half / seconds)
 
     def tier_at(self, policy: TierPolicy, now: float) -> TierState:
         """The tier that is in force by these thresholds once it is brought up to date."""

@@ -19,11 +19,13 @@ from kvguard.admission.ledger import Reservation, ReservationState
 from kvguard.admission.occupancy import Ratios, TelemetryState
 from kvguard.admission.policy import Degradation
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.retry import RetryPolicy, retry_after_seconds
+from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.shares import within_share
 from kvguard.admission.tiers import Tier, TierPolicy
+from kvguard.admission.waiting import WaitingPolicy, WaitingRoom
 from kvguard.pool.backend import Backend, TierChange
 from kvguard.proxy.governance import Governance, Terms
+from kvguard.proxy.returning import DRAINING_AWAY, Returning
 
 # Which refusal speaks for all when every backend refuses: the one that may pass soonest.
 _HOPE = (
@@ -35,8 +37,6 @@ _HOPE = (
     RejectReason.BACKEND_UNREACHABLE,
     RejectReason.TOO_LARGE,
 )
-# Those that pass as running answers end.
-_DRAINING_AWAY = (RejectReason.SATURATED, RejectReason.TENANT_SHARE)
 
 DemandOf = Callable[[Backend], Demand]
 TierOn = Callable[[Backend, TierPolicy], Tier]
@@ -85,7 +85,8 @@ class Refusal:
 class Controller:
     """Decides for one pool. `on_tier_change` hears of every change of a tier.
 
-    `governance` and `retry` may be exchanged at any time; `policy` is that of requests nothing else is said about.
+    `governance` may be exchanged at any time; `policy` is that of requests nothing else is said about. `on_freed` is
+    called whenever blocks may have come free; `room` holds those that wait for that.
     """
 
     def __init__(
@@ -100,8 +101,9 @@ class Controller:
         self.backends = tuple(backends)
         self.draining = False
         self.governance = Governance.plain(policy)
-        self.retry = retry
-        self._rng = rng
+        self.room = WaitingRoom(WaitingPolicy())
+        self.returning = Returning(retry, self.room, rng)
+        self.on_freed: Callable[[], None] = _nothing
         self._on_tier_change = on_tier_change
 
     @property
@@ -199,7 +201,21 @@ class Controller:
         blocks = _blocks(chosen.demand, chosen.backend)
         if reject.reason is not RejectReason.TENANT_SHARE:  # more capacity would not let this one in
             chosen.backend.refused_blocks.add(blocks, now)
-        return replace(self._refusal(chosen.backend, reject, now), predicted_blocks=blocks)
+        return self._refusal(chosen.backend, reject, now, blocks)
+
+    def turn_away(
+        self, demand_of: DemandOf, model: str | None, now: float, terms: Terms, reason: RejectReason
+    ) -> Refusal:
+        """A refusal for this reason, even if the request would fit: others go first."""
+        self.retier(now)
+        chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
+        if isinstance(chosen.decision, Reject):
+            passing = chosen.decision.reason in DRAINING_AWAY
+            reject = replace(chosen.decision, reason=reason) if passing else chosen.decision
+            return self._refused(chosen, reject, now)
+        needed = float(_blocks(chosen.demand, chosen.backend))
+        ratios = chosen.decision.ratios
+        return self._refused(chosen, Reject(tier=chosen.base, reason=reason, ratios=ratios, needed_blocks=needed), now)
 
     def recount(self, admission: Admission, counted: Demand) -> None:
         """Correct a live reservation by an exact count of its prompts."""
@@ -210,10 +226,12 @@ class Controller:
         """End a reservation whose answer is whole, and learn from its length (summed over its sequences)."""
         admission.backend.learn(admission.decision.demand, completion_tokens, admission.forecast)
         admission.backend.end(admission.reservation, ReservationState.SETTLED, now)
+        self.on_freed()
 
     def release(self, admission: Admission, *, now: float) -> None:
         """End a reservation on any other path; does nothing after `settle`."""
         admission.backend.end(admission.reservation, ReservationState.RELEASED, now)
+        self.on_freed()
 
     def parents(self) -> dict[str, str]:
         """The base model of every adapter that a backend lists, and of no name at all where there is only one."""
@@ -240,35 +258,22 @@ class Controller:
         answering = (b for b in backends if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE)
         return tuple(answering) or backends
 
-    def retry_bounds(self, backend: Backend | None, reject: Reject, now: float) -> tuple[float, float] | None:
-        """Least and most seconds of the `Retry-After` such a refusal is given; None: never."""
-        least = self._wait(backend, reject, now, replace(self.retry, spread=0.0), random.Random(0))
-        return None if least is None else (least, least * (1 + self.retry.spread))
-
-    def _wait(
-        self, backend: Backend | None, reject: Reject, now: float, policy: RetryPolicy, rng: random.Random
-    ) -> float | None:
-        if reject.reason in _DRAINING_AWAY and backend is not None:
-            return retry_after_seconds(backend.drain_seconds(reject.needed_blocks, now), policy=policy, rng=rng)
-        if reject.reason is RejectReason.BACKEND_STALLED:
-            return retry_after_seconds(None, policy=policy, rng=rng)
-        # Nothing has to drain: whatever is wrong may be over at any time.
-        return retry_after_seconds(0.0, policy=policy, rng=rng) if reject.reason.retryable else None
-
-    def _refusal(self, backend: Backend | None, reject: Reject, now: float) -> Refusal:
+    def _refusal(self, backend: Backend | None, reject: Reject, now: float, blocks: int = 0) -> Refusal:
         return Refusal(
             reason=reject.reason,
             tier=reject.tier,
             message=MESSAGES[reject.reason],
             backend=backend.name if backend else "",
             ratios=reject.ratios,
-            retry_after_seconds=self._wait(backend, reject, now, self.retry, self._rng),
+            predicted_blocks=blocks,
+            wait_seconds=self.returning.wait_seconds(backend, reject, now),
+            retry_after_seconds=self.returning.retry_after_seconds(backend, reject, blocks, now),
         )
 
 
 MESSAGES = {
     RejectReason.SATURATED: "The model server's KV cache is full; retry after the time given in Retry-After.",
-    RejectReason.QUEUE_TIMEOUT: "No connection to the model server came free in time.",
+    RejectReason.QUEUE_TIMEOUT: "Neither KV cache nor a connection came free in time.",
     RejectReason.TOO_LARGE: "The prompt is larger than the model server's whole KV cache; it can never be served.",
     RejectReason.TENANT_SHARE: "Your share of the model server's KV cache is in use; retry after the time given in "
     "Retry-After.",
@@ -278,6 +283,10 @@ MESSAGES = {
     RejectReason.BACKEND_STALLED: "The model server answers but makes no progress.",
     RejectReason.DRAINING: "This proxy is shutting down.",
 }
+
+
+def _nothing() -> None:
+    """What happens when nobody waits for blocks."""
 
 
 def _blocks(demand: Demand, backend: Backend) -> int:

@@ -183,7 +183,7 @@ class _Explaining:
         }
 
     def _refusal(self, backend: Backend | None, reject: Reject) -> Json:
-        bounds = self.controller.retry_bounds(backend, reject, self.now)
+        bounds = self.controller.returning.bounds(backend, reject, self.now)
         return {
             "decision": "refuse",
             "tier": int(reject.tier),

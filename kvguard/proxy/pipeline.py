@@ -25,6 +25,7 @@ from kvguard.proxy.identity import Caller
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay, Relayed
 from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
+from kvguard.proxy.waiting_line import Question, WaitingLine, ticket_of
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import PromptCounter
@@ -44,7 +45,7 @@ class PipelinePolicy:
 
 
 class Pipeline:
-    """Serves generating routes. `policy` may be exchanged at any time."""
+    """Serves generating routes. `policy` may be exchanged at any time; in `line` wait those that would be refused."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Pipeline:
         policy: PipelinePolicy,
     ) -> None:
         self._controller = controller
+        self.line = WaitingLine(controller.room, clock, give_back=self._give_back, report=reporter.waited)
         self._counter = counter
         self._upstream = upstream
         self._reporter = reporter
@@ -66,7 +68,7 @@ class Pipeline:
         """Serve one request to its end. Raises ClientGone when the client left."""
         caller, possible = self._asked(exchange, route)
         refusal = self._controller.refuse_early(self._clock.now(), possible)
-        if refusal is not None:
+        if refusal is not None and not self.line.worth_waiting(refusal):
             await self.refuse(exchange, route.path, refusal, caller)
             return
         try:
@@ -81,7 +83,7 @@ class Pipeline:
             return
         # The answer may end only outside the scope: once it has ended, the server reports the client as gone.
         async with exchange.watch():
-            answer = await self._admit_and_forward(exchange, route, request, caller)
+            answer = await self._admit_and_forward(exchange, route, request, caller, len(body))
         if answer is None:
             await exchange.finish()
         else:
@@ -120,15 +122,14 @@ class Pipeline:
         return render(refusal, self.policy.statuses)
 
     async def _admit_and_forward(
-        self, exchange: Exchange, route: Route, request: InferenceRequest, caller: Caller
+        self, exchange: Exchange, route: Route, request: InferenceRequest, caller: Caller, size_bytes: int
     ) -> WholeAnswer | None:
         """What is left to answer; None when the answer only lacks its end."""
         terms = self._controller.governance.terms(route.path, request.model, caller)
-        request = marked(request, route, exchange.headers, terms.policy.degrade)
-        candidate = await self._counted(request, caller.priority)
-        now = self._clock.now()
-        outcome = self._controller.admit(candidate.demand_on, request.model, now, terms)
-        self._reporter.decided(self._clock.now() - now)
+        candidate = await self._counted(
+            marked(request, route, exchange.headers, terms.policy.degrade), terms.priority.name
+        )
+        outcome = await self.line.admit(self._question(candidate, route, caller, size_bytes))
         if isinstance(outcome, Refusal):
             asked = candidate.demand_on(self._controller.backends[0])
             return self._refused(exchange, route.path, outcome, caller, asked)
@@ -140,6 +141,28 @@ class Pipeline:
             if recount is not None:
                 recount.cancel()
             self._controller.release(outcome, now=self._clock.now())
+
+    def _question(self, candidate: Candidate, route: Route, caller: Caller, size_bytes: int) -> Question:
+        """The request as those who wait in line are asked about it, on the terms of the moment."""
+        model, controller = candidate.request.model, self._controller
+
+        def terms() -> Terms:
+            return controller.governance.terms(route.path, model, caller)
+
+        def admit(now: float) -> Admission | Refusal:
+            began = self._clock.now()
+            outcome = controller.admit(candidate.demand_on, model, now, terms())
+            self._reporter.decided(self._clock.now() - began)
+            return outcome
+
+        def refuse(now: float, reason: RejectReason) -> Refusal:
+            return controller.turn_away(candidate.demand_on, model, now, terms(), reason)
+
+        ticket = ticket_of(candidate.demand_on(controller.backends[0]), controller.backends[0], terms(), size_bytes)
+        return Question(admit=admit, refuse=refuse, ticket=ticket, kind=(model, caller.priority))
+
+    def _give_back(self, admission: Admission) -> None:
+        self._controller.release(admission, now=self._clock.now())
 
     async def _recount(self, work: "_Work") -> None:
         """Count a prompt that was too large to wait for, and correct the ledger."""

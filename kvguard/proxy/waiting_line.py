@@ -6,26 +6,19 @@ admission that nobody takes is given back.
 """
 
 import asyncio
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.waiting import Ticket, WaitingRoom
 from kvguard.clock import Clock
+from kvguard.pool.backend import Backend
 from kvguard.proxy.controller import Admission, Refusal
-
-# What may pass by waiting.
-_PASSING = frozenset({RejectReason.SATURATED, RejectReason.TENANT_SHARE})
-
-
-class WaitEnd(enum.Enum):
-    """How a wait ended."""
-
-    ADMITTED = "admitted"
-    REFUSED = "refused"
-    TIMED_OUT = "timed_out"
-    LEFT = "left"
+from kvguard.proxy.governance import Terms
+from kvguard.proxy.returning import DRAINING_AWAY
+from kvguard.telemetry.events import WaitEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +68,7 @@ class WaitingLine:
         began = self._clock.now()
         if not len(self._room):
             answer = question.admit(began)
-            if isinstance(answer, Admission) or not self._worth_waiting(answer):
+            if isinstance(answer, Admission) or not self.worth_waiting(answer):
                 return answer
         if not self._room.enter(question.ticket):
             return question.refuse(began, RejectReason.SATURATED)
@@ -90,15 +83,17 @@ class WaitingLine:
             self._leave(waiter, given=end is WaitEnd.ADMITTED)
             self._report(end, self._clock.now() - began)
 
-    def _worth_waiting(self, refusal: Refusal) -> bool:
-        if not self.open or refusal.reason not in _PASSING:
+    def worth_waiting(self, refusal: Refusal) -> bool:
+        """Whether there is a place, and what is refused may fit before its time is up."""
+        if not self.open or refusal.reason not in DRAINING_AWAY:
             return False
         return refusal.wait_seconds is None or refusal.wait_seconds <= self._room.policy.max_seconds
 
     async def _answered(self, waiter: _Waiter) -> Admission | Refusal:
         timer = asyncio.ensure_future(self._clock.sleep(self._room.policy.max_seconds))
         try:
-            await asyncio.wait({waiter.answer, timer}, return_when=asyncio.FIRST_COMPLETED)
+            either: tuple[asyncio.Future[Any], ...] = (waiter.answer, timer)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
         if waiter.answer.done():
@@ -140,3 +135,16 @@ def _end_of(answer: Admission | Refusal) -> WaitEnd:
     if isinstance(answer, Admission):
         return WaitEnd.ADMITTED
     return WaitEnd.TIMED_OUT if answer.reason is RejectReason.QUEUE_TIMEOUT else WaitEnd.REFUSED
+
+
+def ticket_of(demand: Demand, backend: Backend, terms: Terms, size_bytes: int) -> Ticket:
+    """A place in line: it costs its tenant the tokens it is expected to take."""
+    course = backend.ledger.course(demand)
+    return Ticket(
+        tenant=terms.caller.tenant,
+        weight=terms.tenant.weight,
+        rank=terms.priority.rank,
+        cost=demand.copies * sum(demand.prompts) + demand.sequences * course.remaining,
+        size_bytes=size_bytes,
+        blocks=course.final_blocks,
+    )

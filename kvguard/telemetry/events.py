@@ -24,6 +24,15 @@ class Outcome(enum.Enum):
     FAILED = "failed"
 
 
+class WaitEnd(enum.Enum):
+    """How a wait for blocks ended."""
+
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    TIMED_OUT = "timed_out"
+    LEFT = "left"
+
+
 class End(enum.Enum):
     """How an admitted exchange ended."""
 

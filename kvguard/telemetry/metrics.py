@@ -5,7 +5,7 @@ Every label comes from a closed set: backends, engines and routes are configured
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,7 +17,7 @@ from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import Backend, TierChange
 from kvguard.telemetry.conditions import condition_families
-from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
+from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome, WaitEnd
 
 OTHER = "other"
 THRESHOLDS = (Tier.TRIM, Tier.RESTRICT, Tier.REJECT)
@@ -65,6 +65,12 @@ class Metrics:
         self._tokenize = Histogram(
             "kvguard_tokenize_seconds", "Time to count one request's prompts", buckets=FAST, registry=registry
         )
+        self._waits = Histogram(
+            "kvguard_wait_seconds", "Time requests waited for blocks", ("end",), buckets=SLOW, registry=registry
+        )
+        for end in WaitEnd:
+            self._waits.labels(end.value)
+        self._waiting = Gauge("kvguard_waiting_requests", "Requests that wait for blocks", registry=registry)
         self._upstream = Histogram(
             "kvguard_upstream_seconds", "Time from forwarding to the end of the answer", buckets=SLOW, registry=registry
         )
@@ -159,6 +165,14 @@ class Metrics:
     def decided(self, seconds: float) -> None:
         """Note how long a decision took."""
         self._decision.observe(seconds)
+
+    def waited(self, end: WaitEnd, seconds: float) -> None:
+        """Note how long a request waited for blocks, and how that ended."""
+        self._waits.labels(end.value).observe(seconds)
+
+    def watch_waiting(self, count: Callable[[], int]) -> None:
+        """Ask this, at every scrape, how many requests wait."""
+        self._waiting.set_function(count)
 
 
 class PoolCollector(Collector):

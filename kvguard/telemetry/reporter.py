@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.pool.backend import ConditionChange, SizingReview, TierChange
-from kvguard.telemetry.events import DecisionEvent, EndEvent
+from kvguard.telemetry.events import DecisionEvent, EndEvent, WaitEnd
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
 
@@ -42,6 +42,10 @@ class Reporter:
     def decided(self, seconds: float) -> None:
         """A decision took this long."""
         self._metrics.decided(seconds)
+
+    def waited(self, end: WaitEnd, seconds: float) -> None:
+        """A request waited for blocks this long, and this is how it ended."""
+        self._metrics.waited(end, seconds)
 
     def scrape_failed(self, backend: str, *, state: str, detail: str, now: float) -> None:
         """A scrape gave no gauge."""

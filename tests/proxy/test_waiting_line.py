@@ -14,7 +14,8 @@ from kvguard.admission.waiting import Ticket, WaitingPolicy, WaitingRoom
 from kvguard.clock import ManualClock
 from kvguard.pool.backend import Backend
 from kvguard.proxy.controller import Admission, Refusal
-from kvguard.proxy.waiting_line import Question, WaitEnd, WaitingLine
+from kvguard.proxy.waiting_line import Question, WaitingLine
+from kvguard.telemetry.events import WaitEnd
 from tests.admission.build import demand, occupancy
 
 pytestmark = pytest.mark.anyio
