@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvguard.protocols.fields import Fields
-from kvguard.protocols.media import media_parts, without_payloads
 from kvguard.protocols.request import ChatPrompt, InferenceRequest, TextPrompts, TokenPrompts
 from kvguard.tokenization.learned import LearnedRatios, PromptKind
 from kvguard.tokenization.media import MediaAllowance
@@ -110,7 +109,7 @@ class PromptCounter:
         """Tokens of every prompt of the request, soon; never fails."""
         if isinstance(request.prompt, TokenPrompts):
             return TokenCount(request.prompt.lengths, CountSource.IDS)
-        prompt, media = self._apart(request, request.prompt)
+        prompt, media = request.prompt, self._media_of(request.prompt, request)
         size = prompt_bytes(prompt)
         for exact in self._exact(self._base(request)):
             if size <= exact.prompt_limit_bytes:
@@ -122,7 +121,7 @@ class PromptCounter:
         """The exact count of a prompt too large to wait for, by a counter of our own; None when there is none."""
         if isinstance(request.prompt, TokenPrompts):
             return None
-        prompt, media = self._apart(request, request.prompt)
+        prompt, media = request.prompt, self._media_of(request.prompt, request)
         size = prompt_bytes(prompt)
         for exact in self._exact(self._base(request)):
             if exact.counter.source is CountSource.LOCAL and size > exact.prompt_limit_bytes:
@@ -134,21 +133,16 @@ class PromptCounter:
         """Remember how many tokens the prompts of an answered request had, all together."""
         if isinstance(request.prompt, TokenPrompts) or request.truncate_to is not None:
             return
-        prompt, media = self._apart(request, request.prompt)
-        if media is NO_TOKENS:
+        prompt = request.prompt
+        if isinstance(prompt, TextPrompts) or not prompt.media:
             size = prompt_bytes(prompt)
             self._learned.observe(self._base(request), kind_of(prompt), size_bytes=size, tokens=prompt_tokens)
 
-    def _apart(
-        self, request: InferenceRequest, prompt: TextPrompts | ChatPrompt
-    ) -> tuple[TextPrompts | ChatPrompt, MediaTokens]:
-        """The text of a prompt, and what its other parts come to."""
-        if isinstance(prompt, TextPrompts):
-            return prompt, NO_TOKENS
-        parts = media_parts(prompt.fields)
-        if not parts:
-            return prompt, NO_TOKENS
-        return ChatPrompt(without_payloads(prompt.fields)), self._media.of(parts, self._base(request))
+    def _media_of(self, prompt: TextPrompts | ChatPrompt, request: InferenceRequest) -> MediaTokens:
+        """What the parts of a prompt that are not text come to."""
+        if isinstance(prompt, TextPrompts) or not prompt.media:
+            return NO_TOKENS
+        return self._media.of(prompt.media, self._base(request))
 
     async def _ask(
         self, counter: TokenCounter, request: InferenceRequest, prompt: TextPrompts | ChatPrompt

@@ -282,7 +282,7 @@ def test_what_is_refused(fields: Json, param: str) -> None:
     assert refused(**fields) == param
 
 
-@pytest.mark.parametrize("depth", [*range(700, 1000), 100_000])
+@pytest.mark.parametrize("depth", [*range(700, 1000), 10_000])
 def test_deep_values(depth: int) -> None:
     """However deep the input of a call is, it is a prompt or an invalid request."""
     deep = b"[" * depth + b"]" * depth

@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from kvguard.errors import InvalidRequest
+from kvguard.protocols.fields import MAX_VALUES
+from kvguard.protocols.media import MediaKind, MediaPart
 from kvguard.protocols.openai_chat import CAPS, PATH, TEMPLATE_FIELDS, conversation, parse, prompt_of
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
 
@@ -136,21 +138,48 @@ def test_the_path() -> None:
     assert PATH == "/v1/chat/completions"
 
 
-def test_more_messages_than_any_conversation_has_are_refused() -> None:
-    """Each is looked at one by one, so their number is bounded; braces inside one message are not counted."""
-    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
-        parse(b'{"messages":[' + b"{}," * 16_384 + b"{}]}")
-    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
-        parse(b'{"messages":[1,{"content":1},' + b'{"content":[' + b"{}," * 16_384 + b"{}]}, {}]}")
-    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
-        parse(b'{"messages":[{"content":[' + b"{}," * 16_384 + b"{}]}]}")
-    parse(b'{"messages":[1,{"content":[' + b"{}," * 16_370 + b'{}]},{"content":"' + b"{" * 20 + b'"}]}')
+@pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name != "add_special_tokens"])
+def test_more_values_than_any_conversation_has_are_refused(name: str) -> None:
+    """Each costs time, so all that the template may look at is bounded; what strings hold is not counted."""
+    value = b'{"name":[' + b"{}," * MAX_VALUES + b"{}]}" if name != "messages" else b"[" + b"{}," * MAX_VALUES + b"{}]"
+    with pytest.raises(InvalidRequest, match="more than 65536 lists, objects and entries") as caught:
+        parse(b'{"messages":[],"%s":%s}' % (name.encode(), value))
+    assert caught.value.param == name
+    parse(b'{"messages":[{"content":"x"}],"tools":["%s"]}' % (b"{[," * MAX_VALUES))
 
 
-def test_messages_that_are_no_json_are_refused_by_name() -> None:
-    """However many they seem to be."""
-    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON"):
-        prompt_of({"messages": msgspec.Raw(b"[" + b"{" * 20_000)})
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"role":"user","content":[%s0]}' % (b"0," * 1_000_000),
+        b'{"role":"user","content":"x","output":[%s{}]}' % (b'{"file":1},' * 100_000),
+        b'{"role":"user","content":[{"content":[%s{}]}]}' % (b'{"file":1},' * 100_000),
+        b'{"role":"assistant","reasoning_content":[%s[]]}' % (b"[]," * 1_000_000),
+    ],
+)
+def test_small_bodies_that_would_take_long(message: bytes) -> None:
+    """A few megabytes of tiny values are refused by their number."""
+    with pytest.raises(InvalidRequest, match="more than 65536"):
+        parse(b'{"messages":[%s]}' % message)
+
+
+@pytest.mark.parametrize("name", ["response_format", "kv_transfer_params", "model", "unknown", "logit_bias"])
+def test_what_is_not_built_may_hold_any_number_of_values(name: str) -> None:
+    """Of an object only its own members are told apart."""
+    inner = b"[" + b"[]," * 100_000 + b"[]]"
+    parse(
+        b'{"messages":[],"%s":%s}' % (name.encode(), inner if name in ("model", "unknown", "logit_bias") else b"null")
+    )
+    parse(b'{"messages":[],"%s":{"type":"text"}}' % name.encode())
+
+
+def test_media_are_apart() -> None:
+    """They are found once, when the request is read, and what is counted has a mark in their place."""
+    body = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x"}}]}]}'
+    prompt = parse(body).prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.media == (MediaPart(kind=MediaKind.IMAGE),)
+    assert bytes(prompt.fields["messages"]) == b'[{"role":"user","content":[{"type":"text","text":"[image]"}]}]'
 
 
 def test_a_message_that_is_no_json_is_refused_by_name() -> None:

@@ -228,7 +228,7 @@ def test_what_is_refused(fields: Json, param: str) -> None:
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("depth", [*range(700, 1000), 100_000])
+@pytest.mark.parametrize("depth", [*range(700, 1000), 10_000])
 def test_deep_values(depth: int) -> None:
     """However deep a value is, it is a prompt or an invalid request."""
     deep = b"[" * depth + b"]" * depth

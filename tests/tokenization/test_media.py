@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvguard.protocols.fields import read_fields
-from kvguard.protocols.media import MediaKind, MediaPart, media_parts
+from kvguard.protocols.media import MediaKind, MediaPart, apart
 from kvguard.tokenization.media import MediaAllowance, MediaSetting
 from kvguard.tokenization.media_families import (
     FAMILIES,
@@ -208,7 +208,7 @@ def test_a_large_picture_inside_a_request() -> None:
     """A data URL of 2.5 million characters is a bounded number of tokens, and not by its length."""
     url = b"data:image/jpeg;base64," + b"A" * O18_CHARACTERS
     body = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"%s"}}]}]}' % url
-    found = MediaAllowance().of(media_parts(read_fields(body)), "some-vision-model")
+    found = MediaAllowance().of(apart(read_fields(body))[1], "some-vision-model")
     assert 0 < found.expected_tokens <= found.upper_tokens < 10_000
 
 
@@ -217,7 +217,7 @@ def test_a_picture_that_states_its_size() -> None:
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5xI", 13, b"IHDR", 640, 480, 0) + struct.pack(">I4sx", 1, b"IDAT")
     url = b"data:image/png;base64," + base64.b64encode(head) + b"A" * 1000
     body = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"%s"}}]}]}' % url
-    found = MediaAllowance().of(media_parts(read_fields(body)), "qwen2.5-vl-7b")
+    found = MediaAllowance().of(apart(read_fields(body))[1], "qwen2.5-vl-7b")
     assert found == MediaTokens(expected_tokens=23 * 17, upper_tokens=23 * 17)
 
 
