@@ -178,6 +178,16 @@ class _Stdin:
         self.buffer = io.BytesIO(data)
 
 
+def test_a_key_that_is_not_utf_8_is_a_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Deep inside a body too, and without a traceback."""
+    body = tmp_path / "request.json"
+    body.write_bytes(b'{"messages":[{"role":"assistant","content":"x","reasoning_content":"a","\xff":1}]}')
+    with pytest.raises(SystemExit) as caught:
+        main(["explain", str(body), "--capacity-tokens", "1000"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "kvguard: invalid request: 'messages' is not valid JSON\n"
+
+
 def test_a_request_may_come_on_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

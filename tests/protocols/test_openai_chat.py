@@ -1,13 +1,18 @@
 """POST /v1/chat/completions: bytes in, request out."""
 
+import contextlib
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import MAX_VALUES
 from kvguard.protocols.media import MediaKind, MediaPart
 from kvguard.protocols.openai_chat import CAPS, PATH, TEMPLATE_FIELDS, conversation, parse, prompt_of
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from tests.kit.properties import deterministic
 
 BODY = b"""{"model":"tiny", "messages": [ {"role":"user","content":"h\\u00e9"} ], "max_completion_tokens": 50,
 "n":2, "stream": true, "temperature":1.0, "user":"x"}"""
@@ -182,10 +187,41 @@ def test_media_are_apart() -> None:
     assert bytes(prompt.fields["messages"]) == b'[{"role":"user","content":[{"type":"text","text":"[image]"}]}]'
 
 
-def test_a_message_that_is_no_json_is_refused_by_name() -> None:
-    """Also where only its old reasoning makes it be looked into."""
-    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON"):
-        prompt_of({"messages": msgspec.Raw(b'[{"reasoning_content": "a", 1}]')})
+@pytest.mark.parametrize(
+    "message",
+    [b'{"reasoning_content": "a", 1}', b'{"reasoning_content": "a", "\xff": 1}', b'{"\xff": "reasoning_content"}'],
+)
+def test_a_message_that_is_no_json_is_refused_by_name(message: bytes) -> None:
+    """Also where only its old reasoning makes it be looked into; a key that is not UTF-8 is not seen before."""
+    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON") as caught:
+        prompt_of({"messages": msgspec.Raw(b"[%s]" % message)})
+    assert caught.value.param == "messages"
+
+
+_BODY = (
+    b'{"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","uuid":null,'
+    b'"image_url":{"url":"data:image/png;base64,AAAA"}}],"reasoning_content":"b"}],"documents":[{"a":"b"}],"n":"1",'
+    b'"chat_template_kwargs":{"a":1},"reasoning_effort":"low","kv_transfer_params":{"prompt_token_ids":[1]},'
+    b'"response_format":{"type":"text"},"tools":[{"type":"function"}],"stream":false,"max_tokens":5}'
+)
+
+
+@deterministic
+@given(st.lists(st.tuples(st.integers(0, len(_BODY) - 1), st.integers(0, 255)), min_size=1, max_size=3))
+def test_a_damaged_body_is_read_or_refused(damages: list[tuple[int, int]]) -> None:
+    """Whatever bytes are in a body, nothing but InvalidRequest comes out."""
+    body = bytearray(_BODY)
+    for place, byte in damages:
+        body[place] = byte
+    with contextlib.suppress(InvalidRequest):
+        assert parse(bytes(body)).model is not ...
+
+
+@pytest.mark.parametrize("place", range(len(_BODY)))
+def test_a_byte_that_is_not_utf_8_anywhere(place: int) -> None:
+    """Inside any key or text."""
+    with contextlib.suppress(InvalidRequest):
+        assert parse(_BODY[:place] + b"\xff" + _BODY[place + 1 :]).model is not ...
 
 
 @pytest.mark.parametrize("value", ['"x"', "5", "[]"])
