@@ -154,7 +154,7 @@ def _name(fields: Fields) -> str | None:
     the keys.
     """
     stated = _short_text(fields.get("type"))
-    has_uuid = "uuid" in fields
+    has_uuid = "uuid" in fields and bytes(fields["uuid"]) != b"null"
     if has_uuid or stated is None:
         by_key = next((key for key in (*_KEYS, _TEXT_KEY) if key in fields), None)
         if by_key is not None:

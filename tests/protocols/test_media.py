@@ -115,6 +115,8 @@ def test_parts_by_their_keys(part: Json, found: MediaPart) -> None:
         "data:image/png;base64,AAAA",
         {"type": "text", "text": "data:image/png;base64,AAAA"},
         {"type": "text", "text": "x", "image_url": "http://x"},
+        {"type": "text", "text": "x", "image_url": {"url": "http://x"}, "uuid": None},
+        {"type": "refusal", "refusal": "x", "uuid": None, "input_audio": {"data": WAV}},
         {"type": "text", "text": "x", "image": "http://x", "uuid": "u"},
         {"type": "text", "text": "x", "tool_reference": "f", "uuid": "u"},
         {"tool_reference": "f", "name": "a long name", "file": "x"},
@@ -130,7 +132,7 @@ def test_parts_by_their_keys(part: Json, found: MediaPart) -> None:
     ],
 )
 def test_text(part: object) -> None:
-    """What the engine takes for text is counted, whatever else is in the part."""
+    """What the engine takes for text is counted, whatever else is in the part; a `uuid` of null is none."""
     assert part_found(part) == ()
 
 

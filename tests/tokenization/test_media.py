@@ -1,6 +1,7 @@
 """Tokens of pictures, recordings and videos per family of models."""
 
 import base64
+import json
 import struct
 
 import pytest
@@ -219,6 +220,14 @@ def test_a_picture_that_states_its_size() -> None:
     body = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"%s"}}]}]}' % url
     found = MediaAllowance().of(apart(read_fields(body))[1], "qwen2.5-vl-7b")
     assert found == MediaTokens(expected_tokens=23 * 17, upper_tokens=23 * 17)
+
+
+def test_text_beside_a_uuid_of_null_is_counted() -> None:
+    """The engine keeps such a text, so it is no picture of 576 tokens."""
+    part = {"type": "text", "text": "word " * 40_000, "uuid": None, "image_url": {"url": "https://x"}}
+    fields, found = apart(read_fields(json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()))
+    assert len(bytes(fields["messages"])) > 200_000
+    assert MediaAllowance().of(found, "llava") == NO_TOKENS
 
 
 SIDES = st.integers(min_value=1, max_value=2**32)
