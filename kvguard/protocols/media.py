@@ -73,8 +73,14 @@ _KINDS = {
 # The keys vLLM looks for, in its order, in a part without a type or with a `uuid`; the first there is decides.
 _KEYS = tuple(_KINDS)[:9]
 _TEXT_KEY = "tool_reference"  # the last it looks for
-# Where a part, or the object inside it, keeps its payload.
-_PAYLOADS = frozenset({*_KINDS, "source", "url", "data", "file_data"})
+# Where the payload of a part of this type stands, and in an object there, in which member; others state no size.
+_PAYLOADS = {
+    "image_url": ("image_url", "url"),
+    "input_image": ("image_url", "url"),
+    "audio_url": ("audio_url", "url"),
+    "input_audio": ("input_audio", "data"),
+    "video_url": ("video_url", "url"),
+}
 
 
 def apart(fields: Fields) -> tuple[Fields, tuple[MediaPart, ...]]:
@@ -165,15 +171,19 @@ def _name(fields: Fields) -> str | None:
     return stated if stated in _KINDS else next((key for key in _KINDS if key in fields), None)
 
 
-def _payload(fields: Fields, name: str, depth: int = 2) -> bytes:
-    """The longest string where payloads are kept."""
-    found = b""
-    for key in fields.keys() & _PAYLOADS:
-        value = fields[key]
-        if opens(value, b"{") and depth:
-            found = max(found, _payload(_members(value), name, depth - 1), key=len)
-        found = max(found, _string(value), key=len)
-    return found
+def _payload(fields: Fields, name: str) -> bytes:
+    """The string the engine reads such a part from; empty when there is none, or none that states a size."""
+    key, member = _PAYLOADS.get(name, ("", ""))
+    value = fields.get(key)
+    if value is not None and opens(value, b"{"):
+        inner = _members(value)
+        value = None if _spoils_url(inner.get("format")) else inner.get(member)
+    return _string(value)
+
+
+def _spoils_url(form: msgspec.Raw | None) -> bool:
+    """Whether the format of a recording, which the engine puts before its data in a URL, brings data of its own."""
+    return form is not None and "," in (_short_text(form) or ",")
 
 
 def _string(value: msgspec.Raw | None) -> bytes:

@@ -136,7 +136,37 @@ def test_text(part: object) -> None:
     assert part_found(part) == ()
 
 
+SMALL = base64.b64encode(png((28, 28))).decode()
 UNKNOWN = MediaPart(kind=IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ({"image_url": {"url": "https://x/huge.jpg"}, "data": SMALL}, UNKNOWN),
+        ({"image_url": {"url": "https://x/huge.jpg", "data": SMALL, "image_url": SMALL}}, UNKNOWN),
+        ({"image_url": {"url": "https://x/huge.jpg"}, "url": SMALL, "source": {"data": SMALL}, "file": SMALL}, UNKNOWN),
+        ({"image_url": {"url": DATA_URL}, "file": f"data:image/png;base64,{SMALL}{'A' * len(PNG)}"}, KNOWN),
+        ({"image_url": {"source": {"data": SMALL}}}, UNKNOWN),
+        ({"image_url": [SMALL]}, UNKNOWN),
+        ({"type": "image_embeds", "image_embeds": SMALL, "image_url": {"url": DATA_URL}}, UNKNOWN),
+        ({"type": "image", "image": SMALL, "source": {"data": SMALL}}, UNKNOWN),
+        ({"type": "image", "image_url": {"url": DATA_URL}}, UNKNOWN),
+    ],
+)
+def test_a_decoy_sets_no_size(part: Json, found: MediaPart) -> None:
+    """A size counts only from the very place the engine reads the picture from."""
+    assert part_found({"type": "image_url", **part}) == (found,)
+
+
+@pytest.mark.parametrize(
+    ("form", "seconds"),
+    [("wav", SECONDS), ("wav;base64,UklGRg", None), ("w" * 300, None), (None, None), (5, None), ("", None)],
+)
+def test_a_format_that_brings_its_own_data(form: object, seconds: float | None) -> None:
+    """The engine writes the format in front of the data, so one with a comma is what it would play."""
+    part: Json = {"type": "input_audio", "input_audio": {"data": WAV, "format": form}}
+    assert part_found(part) == (MediaPart(kind=AUDIO, seconds=seconds),)
 
 
 @pytest.mark.parametrize(

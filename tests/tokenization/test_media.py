@@ -230,6 +230,32 @@ def test_text_beside_a_uuid_of_null_is_counted() -> None:
     assert MediaAllowance().of(found, "llava") == NO_TOKENS
 
 
+@pytest.mark.parametrize(
+    ("url", "decoy", "expected", "upper"),
+    [
+        ("https://x/huge.jpg", {"data": "small"}, 27 * 27, 16_384),
+        ("https://x/huge.jpg", {"image_url": {"url": "https://x/huge.jpg", "data": "small"}}, 27 * 27, 16_384),
+        ("huge", {"file": "longer"}, 16_384, 16_384),
+    ],
+)
+def test_the_size_of_a_decoy(url: str, decoy: dict[str, object], expected: int, upper: int) -> None:
+    """Only the picture the engine reads is allowed for, whatever else is in the part."""
+    sizes = {"small": (28, 28), "huge": (8000, 8000), "longer": (28, 28)}
+    data = {name: f"data:image/png;base64,{_png(*size)}" for name, size in sizes.items()}
+    data["longer"] += "A" * 1000
+    text = json.dumps({"type": "image_url", "image_url": {"url": url}, **decoy})
+    for name, value in data.items():
+        text = text.replace(f'"{name}"', f'"{value}"')
+    _, found = apart(read_fields(b'{"messages":[{"content":[%s]}]}' % text.encode()))
+    allowed = MediaAllowance().of(found, "qwen2.5-vl-7b")
+    assert (allowed.expected_tokens, allowed.upper_tokens) == (expected, upper)
+
+
+def _png(width: int, height: int) -> str:
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5xI", 13, b"IHDR", width, height, 0)
+    return base64.b64encode(head + struct.pack(">I4sx", 1, b"IDAT")).decode()
+
+
 SIDES = st.integers(min_value=1, max_value=2**32)
 
 
