@@ -172,7 +172,7 @@ def _name(fields: Fields) -> str | None:
 
 
 def _payload(fields: Fields, name: str) -> bytes:
-    """The string the engine reads such a part from; empty when there is none, or none that states a size."""
+    """The string the engine reads such a part from, unescaped; empty when there is none, or none that states a size."""
     key, member = _PAYLOADS.get(name, ("", ""))
     value = fields.get(key)
     if value is not None and opens(value, b"{"):
@@ -187,10 +187,17 @@ def _spoils_url(form: msgspec.Raw | None) -> bool:
 
 
 def _string(value: msgspec.Raw | None) -> bytes:
-    """A JSON string in UTF-8; empty for anything else."""
+    """A JSON string in UTF-8; empty for anything else. PHP escapes every slash in it, .NET every plus."""
     if value is None or not opens(value, b'"'):
         return b""
-    return bytes(value)[1:-1]
+    text = bytes(value)
+    if b"\\" not in text:
+        return text[1:-1]
+    try:
+        unescaped: str = msgspec.json.decode(value, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return b""
+    return unescaped.encode(errors="replace")
 
 
 def _media(kind: MediaKind, payload: bytes) -> MediaPart:

@@ -169,6 +169,24 @@ def test_a_format_that_brings_its_own_data(form: object, seconds: float | None) 
     assert part_found(part) == (MediaPart(kind=AUDIO, seconds=seconds),)
 
 
+@pytest.mark.parametrize(("sign", "escape"), [("/", "\\/"), ("/", "\\u002f"), ("+", "\\u002B"), ("A", "\\u0041")])
+def test_escapes_in_a_payload(sign: str, escape: str) -> None:
+    """PHP escapes every slash and .NET every plus: the size and the length are those of the text they stand for."""
+    picture = b'[{"content":[{"type":"image_url","image_url":{"url":"%s"}}]}]' % DATA_URL.replace(sign, escape).encode()
+    assert apart({"messages": msgspec.Raw(picture)})[1] == (KNOWN,)
+    recording = (
+        b'[{"content":[{"type":"input_audio","input_audio":{"data":"%s"}}]}]' % WAV.replace(sign, escape).encode()
+    )
+    assert apart({"messages": msgspec.Raw(recording)})[1] == (MediaPart(kind=AUDIO, seconds=SECONDS),)
+
+
+def test_a_payload_that_is_no_text() -> None:
+    """It states nothing."""
+    for payload in (rb"\n\xff".replace(b"\\xff", b"\xff"), b"\\q"):
+        part = b'[{"content":[{"type":"image_url","image_url":{"url":"%s"}}]}]' % payload
+        assert apart({"messages": msgspec.Raw(part)})[1] in ((UNKNOWN,), ())
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -256,6 +256,17 @@ def _png(width: int, height: int) -> str:
     return base64.b64encode(head + struct.pack(">I4sx", 1, b"IDAT")).decode()
 
 
+@pytest.mark.parametrize("escape", ["/", "\\/", "\\u002f"])
+def test_a_picture_with_escaped_slashes(escape: str) -> None:
+    """A JPEG begins with one; its size is known however the client writes it."""
+    head = b"\xff\xd8" + struct.pack(">BBHBHH", 0xFF, 0xC0, 8, 8, 480, 640) + b"\x00\xff\xda\x00\x02"
+    url = f"data:image/jpeg;base64,{base64.b64encode(head).decode()}".replace("/", escape)
+    assert escape in url
+    body = b'{"messages":[{"content":[{"type":"image_url","image_url":{"url":"%s"}}]}]}' % url.encode()
+    found = MediaAllowance().of(apart(read_fields(body))[1], "qwen2.5-vl-7b")
+    assert found == MediaTokens(expected_tokens=23 * 17, upper_tokens=23 * 17)
+
+
 SIDES = st.integers(min_value=1, max_value=2**32)
 
 
