@@ -114,13 +114,14 @@ class InferenceRequest:
         """What the engine will be asked to hold, caps and cuts resolved the way the engine resolves them.
 
         `context_tokens` is the model's limit, None when unknown; `assumed_output_tokens` stands for a cap the client
-        left open. `slack` is by how many each count may be too low.
+        left open. `slack` is by how many each count may be too low: headroom for blocks, which says nothing about the
+        room for an answer.
         """
         counted = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in prompt_tokens)
         roomy = _with_slack(prompt_tokens, slack, context_tokens) if slack else prompt_tokens
         prompts = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in roomy)
         wanted = self.caps.default_tokens if self.requested_cap is None else self.requested_cap
-        room = None if context_tokens is None else max(context_tokens - min(prompts, default=0), 1)
+        room = None if context_tokens is None else max(context_tokens - min(counted, default=0), 1)
         cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
         length = cap if self.fixed_length else wanted
         expected = max(assumed_output_tokens if length is None else length, self.min_tokens)
