@@ -23,6 +23,7 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 Threshold = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
+PartTokens = Annotated[int, Field(gt=0, le=10_000_000)]  # more than any model's context
 Port = Annotated[int, Field(ge=0, le=65535)]
 Status = Annotated[int, Field(ge=400, le=599)]
 Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
@@ -308,13 +309,13 @@ class MediaSettings(Section):
     """Pattern of model names, with `*` and `?`."""
     family: str | None = None
     """How the model turns pictures and recordings into tokens, e.g. qwen2-vl, gemma-3, llava."""
-    image: PositiveInt | None = None
+    image: PartTokens | None = None
     """Tokens of every picture, whatever its size."""
-    audio: PositiveInt | None = None
+    audio: PartTokens | None = None
     """Tokens of every recording."""
-    video: PositiveInt | None = None
+    video: PartTokens | None = None
     """Tokens of every video."""
-    file: PositiveInt | None = None
+    file: PartTokens | None = None
     """Tokens of every other file."""
 
     @field_validator("family")

@@ -101,3 +101,11 @@ def test_a_family_nobody_knows_is_a_fault() -> None:
     """The names there are stand in the message."""
     with pytest.raises(ValidationError, match="must be one of qwen3-omni"):
         TokenSettings(media=[{"family": "zeppelin"}])
+
+
+@pytest.mark.parametrize("tokens", [0, 10_000_001, 99_999_999_999_999_999_999])
+def test_a_picture_is_worth_at_least_a_token_and_less_than_any_context(tokens: int) -> None:
+    """A number nobody can mean is a fault of the settings."""
+    TokenSettings(media=[{"image": 10_000_000}])
+    with pytest.raises(ValidationError):
+        TokenSettings(media=[{"image": tokens}])
