@@ -16,7 +16,7 @@ from kvguard.tokenization.media import MediaAllowance
 _OWN: Final = (CounterChoice.AUTO, CounterChoice.LOCAL)
 _ASKED: Final = (CounterChoice.AUTO, CounterChoice.ENGINE)
 
-# Adapters and the models they belong to, as the backends list them.
+# Every name the backends list, and the model it belongs to: an adapter its parent, a base model itself.
 Parents = Callable[[], Mapping[str, str]]
 
 
@@ -30,17 +30,30 @@ def build_counter(
         engine = EngineCounter(post, timeout_seconds=chosen.engine_timeout_seconds)
         asked = (ExactCounter(counter=engine, prompt_limit_bytes=chosen.engine_max_bytes),)
 
-    def exact(model: str) -> Sequence[ExactCounter]:
-        local = by_model.get(model, default)
+    def exact(names: Sequence[str]) -> Sequence[ExactCounter]:
+        local = next((by_model[name] for name in names if name in by_model), default)
         own = () if local is None else (ExactCounter(counter=local, prompt_limit_bytes=chosen.exact_max_bytes),)
         return (*own, *asked)
 
-    def base_of(model: str) -> str:
-        named = chosen.aliases.get(model, model)
-        return parents().get(named, named)
+    def names_of(model: str) -> Sequence[str]:
+        return lineage(model, chosen.aliases, parents())
 
     learned = LearnedRatios(LearnedPolicy(bytes_per_token=chosen.bytes_per_token))
-    return PromptCounter(exact, learned, base_of, MediaAllowance([each.setting() for each in chosen.media]))
+    return PromptCounter(exact, learned, names_of, MediaAllowance([each.setting() for each in chosen.media]))
+
+
+def lineage(model: str, aliases: Mapping[str, str], parents: Mapping[str, str]) -> tuple[str, ...]:
+    """The name in a request and those it stands for, ending with the base model; aliases lead on to aliases.
+
+    No name at all stands for the only model there is, under however many names.
+    """
+    names = [model]
+    while (further := aliases.get(names[-1], parents.get(names[-1]))) is not None and further not in names:
+        names.append(further)
+    if model or len(names) > 1:
+        return tuple(names)
+    lines = {lineage(name, aliases, parents)[-1] for name in parents.values() if name}
+    return (model, *lines) if len(lines) == 1 else (model,)
 
 
 def _local_counters(

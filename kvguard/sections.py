@@ -362,6 +362,22 @@ class TokenSettings(Section):
     assumed_output_tokens: PositiveInt = 512
     """Output to reserve for when a request names no cap and the engine's default is the rest of the context."""
 
+    @field_validator("aliases")
+    @classmethod
+    def _no_circles(cls, aliases: dict[str, str]) -> dict[str, str]:
+        circles = {tuple(sorted(circle)) for name in aliases if (circle := _circle(name, aliases))}
+        if circles:
+            raise ValueError(f"lead in a circle: {'; '.join(', '.join(circle) for circle in sorted(circles))}")
+        return aliases
+
+
+def _circle(name: str, aliases: dict[str, str]) -> list[str]:
+    """The aliases that lead from this one back to it; none where they end."""
+    led = [name]
+    while (further := aliases.get(led[-1])) is not None and further not in led:
+        led.append(further)
+    return led if further == name else []
+
 
 class ForecastSettings(Section):
     """Foreseeing how long answers get, from those that ended. Until enough have, a request counts with its cap."""
