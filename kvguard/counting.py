@@ -62,20 +62,28 @@ def _local_counters(
     """The tokenizer for every model and those of single ones, each file read once."""
     if chosen.counter not in _OWN:
         return None, {}
-    loaded: dict[Path, LocalCounter] = {}
-
-    def load(path: Path, setting: str = "tokens.tokenizer") -> LocalCounter:
-        if path not in loaded:
-            try:
-                loaded[path] = load_local_counter(path)
-            except SettingsError as error:
-                raise SettingsError(
-                    [fault.replace("tokens.tokenizer", setting, 1) for fault in error.faults]
-                ) from error
-            stack.callback(loaded[path].close)
-        return loaded[path]
-
-    default = None if chosen.tokenizer is None else load(chosen.tokenizer)
-    if chosen.counter is CounterChoice.LOCAL and default is None and not chosen.tokenizers:
+    directories = {f"tokens.tokenizers.{model}": path for model, path in chosen.tokenizers.items()}
+    if chosen.tokenizer is not None:
+        directories["tokens.tokenizer"] = chosen.tokenizer
+    elif chosen.counter is CounterChoice.LOCAL and not directories:
         raise SettingsError(["tokens.counter: local needs tokens.tokenizer"])
-    return default, {model: load(path, f"tokens.tokenizers.{model}") for model, path in chosen.tokenizers.items()}
+    loaded = _loaded(directories, stack)
+    by_model = {model: loaded[path] for model, path in chosen.tokenizers.items()}
+    return None if chosen.tokenizer is None else loaded[chosen.tokenizer], by_model
+
+
+def _loaded(directories: Mapping[str, Path], stack: contextlib.ExitStack) -> dict[Path, LocalCounter]:
+    """A counter for each directory. Raises SettingsError with every setting that names one that cannot be read."""
+    loaded: dict[Path, LocalCounter] = {}
+    faults: list[str] = []
+    for setting, path in directories.items():
+        if path in loaded:
+            continue
+        try:
+            loaded[path] = load_local_counter(path)
+            stack.callback(loaded[path].close)
+        except SettingsError as error:
+            faults += [fault.replace("tokens.tokenizer", setting, 1) for fault in error.faults]
+    if faults:
+        raise SettingsError(faults)
+    return loaded

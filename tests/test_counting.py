@@ -132,6 +132,21 @@ async def test_an_adapter_may_have_a_tokenizer_of_its_own(tmp_path: Path) -> Non
         assert [await source_of(counter, model=name) for name in ("m", "ad-2")] == [CountSource.ENGINE] * 2
 
 
+def test_every_tokenizer_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
+    """Each setting is named, the one for every model among them."""
+    write_tokenizer(tmp_path)
+    with (
+        pytest.raises(SettingsError) as caught,
+        counting(tokenizer="/nope", tokenizers={"a": "/nope1", "b": tmp_path, "c": "/nope2"}),
+    ):
+        pass
+    assert caught.value.faults == (
+        "tokens.tokenizers.a: no such file: /nope1",
+        "tokens.tokenizers.c: no such file: /nope2",
+        "tokens.tokenizer: no such file: /nope",
+    )
+
+
 def test_a_counter_that_cannot_be_is_a_fault(tmp_path: Path) -> None:
     """Local counting needs a tokenizer, and a tokenizer needs to be there."""
     with pytest.raises(SettingsError, match="local needs"), counting(counter="local"):
