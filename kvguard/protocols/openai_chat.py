@@ -33,6 +33,9 @@ TEMPLATE_FIELDS = (
     "mm_processor_kwargs",
 )
 
+# Whatever is no truth value in one of these is refused, here as by the engine; `read_common` reads the others.
+_FLAGS = ("echo", "add_generation_prompt", "continue_final_message")
+
 _NULL = msgspec.Raw(b"null")
 _OLD_REASONING = "reasoning_content"
 
@@ -48,8 +51,9 @@ def prompt_of(fields: Fields) -> ChatPrompt | TokenPrompts:
     if not opens(fields.get("messages", _NULL), b"["):
         raise InvalidRequest("'messages' must be a list", param="messages")
     refuse_many_values_in(fields, TEMPLATE_FIELDS)
+    flags = {name: read_bool(fields, name) for name in _FLAGS}
     ids = reused_ids(fields)
-    if ids is not None and not read_bool(fields, "echo"):
+    if ids is not None and not flags["echo"]:
         replaced = replaced_prompt(ids, decode(fields, "messages"))
         if replaced is not None:
             return replaced

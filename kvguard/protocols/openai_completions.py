@@ -43,13 +43,14 @@ def prompt_of(fields: Fields) -> TextPrompts | TokenPrompts:
     `kv_transfer_params` replaces nothing here, and `echo` adds nothing.
     """
     _refuse_embeds(fields)
+    echo = read_bool(fields, "echo")
     raw = fields.get("prompt", _NULL)
     prompt: TextPrompts | TokenPrompts | None = _plain_ids(raw)
     if prompt is None:
         refuse_many_values(raw, "prompt")
         _refuse_too_many(raw)
         prompt = _prompt(built(raw, "prompt"))
-    return _with_suffix(fields, prompt) if is_set(fields, "suffix") else prompt
+    return _with_suffix(fields, prompt, echo=echo) if is_set(fields, "suffix") else prompt
 
 
 def _plain_ids(raw: msgspec.Raw) -> TokenPrompts | None:
@@ -110,12 +111,12 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int | float) and value >= 0 and value == int(value)
 
 
-def _with_suffix(fields: Fields, prompt: TextPrompts | TokenPrompts) -> TextPrompts:
+def _with_suffix(fields: Fields, prompt: TextPrompts | TokenPrompts, *, echo: bool) -> TextPrompts:
     """Prefix and suffix in one prompt, as models for fill-in-the-middle get them; others answer 400."""
     suffix = decode(fields, "suffix")
     if not isinstance(suffix, str) or isinstance(prompt, TokenPrompts):
         raise InvalidRequest("'suffix' must be a string and needs a prompt of text", param="suffix")
-    if read_bool(fields, "echo") or is_set(fields, "truncate_prompt_tokens"):
+    if echo or is_set(fields, "truncate_prompt_tokens"):
         raise InvalidRequest("'suffix' cannot be used with 'echo' or 'truncate_prompt_tokens'", param="suffix")
     if (len(prompt.texts) - 1) * len(suffix) > MAX_SUFFIX_CHARACTERS:
         raise InvalidRequest("'suffix' is too long for so many prompts", param="suffix")

@@ -157,7 +157,7 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
         prompt=ChatPrompt(*apart(prompt.fields)) if isinstance(prompt, ChatPrompt) else prompt,
         stream=read_bool(fields, "stream"),
         copies=copies,
-        beams=copies > 1 and read_bool(fields, "use_beam_search"),
+        beams=read_bool(fields, "use_beam_search") and copies > 1,
         requested_cap=_requested_cap(fields, caps),
         min_tokens=max(min_tokens, 0),
         truncate_to=read_int(fields, "truncate_prompt_tokens"),

@@ -54,6 +54,8 @@ class GenerationBody(BaseModel):
 
 
 class CompletionBody(GenerationBody):
+    echo: bool | None = False
+    add_special_tokens: bool = True
     prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
 
 
@@ -67,7 +69,10 @@ class ChatBody(GenerationBody):
     messages: list[MessageBody]
     tools: list[dict[str, object]] | None = None
     max_completion_tokens: int | None = None
+    echo: bool = False
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
 
 
 class TokenizeBody(BaseModel):
@@ -76,6 +81,8 @@ class TokenizeBody(BaseModel):
     messages: list[MessageBody] | None = None
     tools: list[dict[str, object]] | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

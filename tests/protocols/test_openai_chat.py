@@ -34,7 +34,8 @@ MOVED = ("documents", "reasoning_effort")
 @pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name not in MOVED])
 def test_everything_the_template_may_look_at_belongs_to_the_prompt(name: str) -> None:
     """Each field a token count depends on is part of the prompt, as the client's own bytes."""
-    value = b"1e0" if name == "add_special_tokens" else b"[ 7 ]"
+    flags = ("add_special_tokens", "add_generation_prompt", "continue_final_message")
+    value = b"1e0" if name in flags else b"[ 7 ]"
     request = parse(b'{"messages":[1],"max_tokens":5,"%s":%s}' % (name.encode(), value))
     assert isinstance(request.prompt, ChatPrompt)
     assert set(request.prompt.fields) == {"messages", name}
@@ -224,14 +225,20 @@ def test_a_byte_that_is_not_utf_8_anywhere(place: int) -> None:
         assert parse(_BODY[:place] + b"\xff" + _BODY[place + 1 :]).model is not ...
 
 
-@pytest.mark.parametrize("value", ['"x"', "5", "[]"])
-def test_what_is_no_truth_value_is_refused_by_name(value: str) -> None:
-    """`add_special_tokens` is read with the rest of the request."""
-    with pytest.raises(InvalidRequest, match="add_special_tokens"):
-        parse(f'{{"messages":[],"add_special_tokens":{value}}}'.encode())
+FLAGS = ("add_special_tokens", "add_generation_prompt", "continue_final_message", "echo", "stream", "ignore_eos")
 
 
-def test_stop_sequences_are_noticed() -> None:
-    """Their answers end sooner, so they are known apart."""
-    assert parse(b'{"messages":[],"stop":["###"]}').stops
-    assert not parse(b'{"messages":[]}').stops
+@pytest.mark.parametrize("name", [*FLAGS, "use_beam_search"])
+@pytest.mark.parametrize("value", ['"x"', '"maybe"', "5", "3", "-1", "0.5", "[]", "{}", '""'])
+def test_what_is_no_truth_value_is_refused_by_name(name: str, value: str) -> None:
+    """Every flag is read, whether it matters or not."""
+    with pytest.raises(InvalidRequest, match=f"'{name}' must be true or false") as caught:
+        parse(f'{{"messages":[],"{name}":{value}}}'.encode())
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize("name", [*FLAGS, "use_beam_search"])
+@pytest.mark.parametrize("value", ["true", "false", "0", "1", '"yes"', '"No"', '"on"', '"OFF"', '"t"', "1.0", "null"])
+def test_truth_in_any_spelling(name: str, value: str) -> None:
+    """As the engine's own models take it."""
+    parse(f'{{"messages":[],"{name}":{value}}}'.encode())

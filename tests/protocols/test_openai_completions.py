@@ -218,3 +218,13 @@ def test_stop_sequences_are_noticed() -> None:
     """Their answers end sooner, so they are known apart."""
     assert parse(b'{"prompt":"hi","stop":["###"]}').stops
     assert not parse(b'{"prompt":"hi"}').stops
+
+
+@pytest.mark.parametrize("name", ["echo", "stream", "ignore_eos", "use_beam_search", "add_special_tokens"])
+@pytest.mark.parametrize("value", ["3", "[]", '"maybe"'])
+def test_what_is_no_truth_value_is_refused_by_name(name: str, value: str) -> None:
+    """Every flag is read, whether it matters or not; one this route does not have is none."""
+    with pytest.raises(InvalidRequest, match=f"'{name}' must be true or false") as caught:
+        parse(f'{{"prompt":"a","{name}":{value}}}'.encode())
+    assert caught.value.param == name
+    parse(f'{{"prompt":"a","{name}":"yes","continue_final_message":{value}}}'.encode())

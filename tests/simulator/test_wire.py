@@ -159,6 +159,15 @@ def test_a_body_of_the_wrong_shape(body, param):
     assert error["message"].startswith("1 validation error:\n  {'type': ")
 
 
+@pytest.mark.parametrize("flag", ["echo", "add_generation_prompt", "continue_final_message", "add_special_tokens"])
+def test_a_flag_is_true_or_false(flag):
+    """In any spelling pydantic takes, and nothing else."""
+    for value in (3, [], "maybe"):
+        assert refusal(chat_call, {"messages": [], flag: value})["param"] == f"body.{flag}"
+    for value in ("yes", 0, False):
+        assert chat(**{flag: value}).prompt_tokens
+
+
 @pytest.mark.parametrize("prompt", [["a", 1], [1, "a"], [[1], "a"], [1.5], [-1], 7])
 def test_a_mixed_prompt_is_refused(prompt):
     """A prompt is of one form throughout."""
