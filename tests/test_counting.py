@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from kvguard.counting import build_counter, lineage
 from kvguard.errors import SettingsError
 from kvguard.protocols import openai_chat, openai_completions
-from kvguard.sections import TokenSettings
+from kvguard.sections import MediaSettings, TokenSettings
 from kvguard.tokenization.counter import CountSource, PromptCounter
+from kvguard.tokenization.media_families import FAMILIES, UNKNOWN_FAMILY
 from tests.kit.tokenizer import write_tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -173,6 +174,12 @@ def test_a_family_nobody_knows_is_a_fault() -> None:
     """The names there are stand in the message."""
     with pytest.raises(ValidationError, match="must be one of qwen3-omni"):
         TokenSettings(media=[{"family": "zeppelin"}])
+
+
+def test_the_families_are_documented() -> None:
+    """Every name the setting takes stands in its description."""
+    told = " ".join((MediaSettings.model_fields["family"].description or "").split())
+    assert all(f" {family.name}," in told for family in (*FAMILIES, UNKNOWN_FAMILY))
 
 
 @pytest.mark.parametrize("tokens", [0, 10_000_001, 99_999_999_999_999_999_999])
