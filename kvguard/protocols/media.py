@@ -104,9 +104,15 @@ def of_content_parts(parts: msgspec.Raw) -> tuple[MediaPart, ...]:
 
 
 def markdown_media(text: str) -> tuple[str, tuple[MediaPart, ...]]:
-    """A TGI text without its `![](...)` pictures, which a vision model there replaces, and those pictures."""
-    payloads = [match[1].encode(errors="replace") for match in _MARKDOWN.finditer(text)]
-    return _MARKDOWN.sub("", text), tuple(_media(MediaKind.IMAGE, payload) for payload in payloads)
+    """A TGI text without its `![](...)` pictures, which a vision model there replaces, and those pictures.
+
+    Raises as `apart`.
+    """
+    end = text.rfind(")") + 1  # from no beginning before it does the search run to the end of the text in vain
+    found: list[MediaPart] = []
+    for match in _MARKDOWN.finditer(text, 0, end):
+        _add(_media(MediaKind.IMAGE, match[1].encode(errors="replace")), found, "inputs")
+    return _MARKDOWN.sub("", text[:end]) + text[end:], tuple(found)
 
 
 def _without_media(message: msgspec.Raw, found: list[MediaPart]) -> msgspec.Raw:

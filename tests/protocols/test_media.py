@@ -301,6 +301,17 @@ def test_pictures_in_a_tgi_text(text: str, left: str, parts: tuple[MediaPart, ..
     assert markdown_media(text) == (left, parts)
 
 
+def test_pictures_that_never_end() -> None:
+    """A text of a million beginnings is looked through once, and there are only so many pictures."""
+    text = "![](" * 1_000_000
+    assert markdown_media(text) == (text, ())
+    assert markdown_media(f"a ![](http://x) {text}") == (f"a  {text}", (MediaPart(kind=IMAGE),))
+    assert len(markdown_media("![]()" * MAX_PARTS)[1]) == MAX_PARTS
+    with pytest.raises(InvalidRequest, match="'inputs' has more than 1024 parts") as caught:
+        markdown_media("![]()" * (MAX_PARTS + 1))
+    assert caught.value.param == "inputs"
+
+
 @deterministic
 @given(objects("messages", "input", "instances", "system", "content_parts", "tools"))
 def test_any_json(fields: Fields) -> None:

@@ -246,3 +246,9 @@ def test_any_json(fields: Fields) -> None:
     """Whatever the fields hold is a prompt or an invalid request."""
     with contextlib.suppress(InvalidRequest):
         prompt_of(fields)
+
+
+def test_many_calls_of_one_turn() -> None:
+    """Each is added to those before it, which are not copied."""
+    (turn,) = chat(input=[function_call(str(number)) for number in range(8_000)])["messages"]
+    assert [call["id"] for call in turn["tool_calls"]] == [str(number) for number in range(8_000)]
