@@ -32,7 +32,7 @@ from kvguard.proxy.upstream import Headers
 from kvguard.sections import BackendSettings
 from kvguard.settings import Settings
 from kvguard.sources import load_settings
-from kvguard.tokenization.counter import PromptCounter
+from kvguard.tokenization.counter import CountSource, PromptCounter
 
 URL: Final = "http://127.0.0.1:9090"
 PATH: Final = "/debug/explain"
@@ -292,16 +292,25 @@ def _backend_lines(backend: dict[str, Any]) -> list[str]:
 
 def _sizes(backend: dict[str, Any]) -> list[str]:
     tokens, sequences, output = (backend[name] for name in ("tokens", "sequences", "output"))
-    counted = "estimated" if tokens["estimated"] else f"counted: {tokens['source']}"
+    headroom = f", {tokens['slack']} headroom" if tokens["slack"] else ""
     cap = "no cap" if output["cap"] is None else f"cap {output['cap']}"
     total = f"{backend['footprint_tokens']} in all"
     shape = "1"
     if sequences["total"] != 1:
         many = f"{sequences['copies']} {'beams' if sequences['beams'] else 'copies'}"
         shape = f"{sequences['total']} ({sequences['prompts']} x {many})"
-    prompt, expected = f"{tokens['prompt_sum']} prompt ({counted})", f"{output['expected']} expected output ({cap})"
+    prompt = f"{tokens['prompt_sum']} prompt ({_counted(tokens)}){headroom}"
+    expected = f"{output['expected']} expected output ({cap})"
     forecast = f"{output['forecast']} output, by {_FORECAST_BY[output['forecast_source']]}"
     return [f"  tokens     {prompt}, {expected}, {total}", f"  forecast   {forecast}", f"  sequences  {shape}"]
+
+
+def _counted(tokens: dict[str, Any]) -> str:
+    """Who counted; with headroom for a count that is exact only the parts that are not text are estimated."""
+    if tokens["source"] == CountSource.LEARNED.value:
+        return f"estimated: {tokens['source']}"
+    media = "; parts that are not text estimated" if tokens["estimated"] else ""
+    return f"counted: {tokens['source']}{media}"
 
 
 def _ratios(ratios: dict[str, Any]) -> list[str]:

@@ -23,6 +23,7 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 Threshold = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
+PartTokens = Annotated[int, Field(gt=0, le=10_000_000)]  # more than any model's context
 Port = Annotated[int, Field(ge=0, le=65535)]
 Status = Annotated[int, Field(ge=400, le=599)]
 Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
@@ -305,16 +306,20 @@ class MediaSettings(Section):
     """What parts that are not text come to for some models. Without an entry the model's name tells its family."""
 
     models: str = "*"
-    """Pattern of model names, with `*` and `?`."""
+    """Pattern of model names, with `*` and `?`, in upper or lower case. It matches the name in a request or any that
+    this one stands for."""
     family: str | None = None
-    """How the model turns pictures and recordings into tokens, e.g. qwen2-vl, gemma-3, llava."""
-    image: PositiveInt | None = None
+    """How the model turns pictures and recordings into tokens: qwen3-omni, qwen2.5-omni, qwen3-vl, qwen2-vl,
+    qwen2-audio, gemma-3n, gemma-3, llama-4, llama-3.2-vision, pixtral, mistral-3, llava-onevision, llava-next, llava,
+    internvl, phi-4-multimodal, voxtral, ultravox, whisper, or unknown, which allows for the largest of most. Without
+    one the base model's name tells."""
+    image: PartTokens | None = None
     """Tokens of every picture, whatever its size."""
-    audio: PositiveInt | None = None
+    audio: PartTokens | None = None
     """Tokens of every recording."""
-    video: PositiveInt | None = None
+    video: PartTokens | None = None
     """Tokens of every video."""
-    file: PositiveInt | None = None
+    file: PartTokens | None = None
     """Tokens of every other file."""
 
     @field_validator("family")
@@ -341,13 +346,16 @@ class TokenSettings(Section):
     """Counting prompts and assuming answers."""
 
     counter: CounterChoice = CounterChoice.AUTO
-    """Who counts: auto asks the local tokenizer where there is one, then the engine, then goes by what was learned."""
+    """Who counts: local (the tokenizer here), engine (its `/tokenize`), learned (tokens per byte of earlier prompts),
+    or auto, which asks them in this order. Where nobody can count, or not soon enough, what was learned stands in."""
     tokenizer: Path | None = None
     """Directory with `tokenizer.json` and chat template, for every model without one of its own."""
     tokenizers: dict[str, Path] = Field(default_factory=dict)
-    """The same by model name, where backends serve several."""
+    """The same by model name, where backends serve several: any name a request may have, spelled alike. An adapter or
+    an alias takes its own entry first, then that of the model it stands for."""
     aliases: dict[str, str] = Field(default_factory=dict)
-    """Other names of a model, beside the adapters that `/v1/models` lists with their parent."""
+    """Other names of a model, beside the adapters that `/v1/models` lists with their parent. One may stand for another
+    or for an adapter."""
     media: tuple[MediaSettings, ...] = ()
     """Tokens of pictures, recordings and files; the first entry whose `models` matches counts."""
     exact_max_bytes: PositiveInt = 128 * 1024
@@ -360,6 +368,22 @@ class TokenSettings(Section):
     """Bytes a token of usual text has, while nothing was learned; a third more tokens are allowed for."""
     assumed_output_tokens: PositiveInt = 512
     """Output to reserve for when a request names no cap and the engine's default is the rest of the context."""
+
+    @field_validator("aliases")
+    @classmethod
+    def _no_circles(cls, aliases: dict[str, str]) -> dict[str, str]:
+        circles = {tuple(sorted(circle)) for name in aliases if (circle := _circle(name, aliases))}
+        if circles:
+            raise ValueError(f"lead in a circle: {'; '.join(', '.join(circle) for circle in sorted(circles))}")
+        return aliases
+
+
+def _circle(name: str, aliases: dict[str, str]) -> list[str]:
+    """The aliases that lead from this one back to it; none where they end."""
+    led = [name]
+    while (further := aliases.get(led[-1])) is not None and further not in led:
+        led.append(further)
+    return led if further == name else []
 
 
 class ForecastSettings(Section):

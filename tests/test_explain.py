@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from kvguard.cli import main
-from kvguard.explain import report
+from kvguard.explain import _sizes, report
+from kvguard.protocols import openai_completions
 from tests.kit.explaining import SMALL, backend_at, explained, explainer_of
 
 BODY = {"model": "m", "prompt": [1] * 16, "max_tokens": 160}
@@ -143,7 +144,7 @@ def test_a_tokenizer_beside_the_model_counts_and_without_one_the_estimate_says_s
     (report,) = said(capsys, str(text), *flags)["backends"]
     assert report["tokens"] == {"prompts": [3], "prompt_sum": 3, "slack": 0, "source": "local", "estimated": False}
     main(["explain", str(chat), *flags])
-    assert "prompt (estimated)" in capsys.readouterr().out
+    assert "prompt (estimated: learned), " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -176,6 +177,16 @@ def test_a_body_that_cannot_be_read_is_a_fault(capsys: pytest.CaptureFixture[str
 class _Stdin:
     def __init__(self, data: bytes) -> None:
         self.buffer = io.BytesIO(data)
+
+
+def test_a_key_that_is_not_utf_8_is_a_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Deep inside a body too, and without a traceback."""
+    body = tmp_path / "request.json"
+    body.write_bytes(b'{"messages":[{"role":"assistant","content":"x","reasoning_content":"a","\xff":1}]}')
+    with pytest.raises(SystemExit) as caught:
+        main(["explain", str(body), "--capacity-tokens", "1000"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "kvguard: invalid request: 'messages' is not valid JSON\n"
 
 
 def test_a_request_may_come_on_standard_input(
@@ -259,3 +270,38 @@ def test_headers_tell_who_asks(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         said = json.loads(capsys.readouterr().out)
         assert (said["decision"], said["priority"]) == (decision, header.partition(":")[2].strip())
     assert "--header must be NAME:VALUE" in fault(capsys, body, "--header", "priority")
+
+
+@pytest.mark.parametrize(
+    ("source", "slack", "line"),
+    [
+        (
+            "learned",
+            34,
+            "  tokens     100 prompt (estimated: learned), 34 headroom, 16 expected output (cap 16), 150 in all",
+        ),
+        ("learned", 0, "  tokens     100 prompt (estimated: learned), 16 expected output (cap 16), 116 in all"),
+        (
+            "local",
+            34,
+            "  tokens     100 prompt (counted: local; parts that are not text estimated), 34 headroom, "
+            "16 expected output (cap 16), 150 in all",
+        ),
+        ("local", 0, "  tokens     100 prompt (counted: local), 16 expected output (cap 16), 116 in all"),
+    ],
+)
+def test_the_line_of_tokens_adds_up(source: str, slack: int, line: str) -> None:
+    """Headroom has its own figure, and what was counted is told from what was not."""
+    demand = openai_completions.parse(b'{"prompt":"x"}').demand(
+        (100,), slack=(slack,), context_tokens=None, assumed_output_tokens=1
+    )
+    tokens = {"prompt_sum": demand.prompt_tokens, "slack": demand.slack_tokens, "source": source}
+    shown = _sizes(
+        {
+            "tokens": tokens | {"estimated": source == "learned" or slack > 0},
+            "sequences": {"total": 1},
+            "output": {"cap": 16, "expected": 16, "forecast": 16, "forecast_source": "cap"},
+            "footprint_tokens": sum(demand.prompts) + 16,
+        }
+    )
+    assert shown[0] == line

@@ -14,7 +14,11 @@ times its settled share.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, gcd, lcm
 from typing import Final
+
+_FEW_STEPS = 8  # looked at one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +182,40 @@ class BlockRule:
         return self.state_blocks + sum(group.held(computed, ahead) for group in self.groups)
 
     def _steps(self, prompt_tokens: int) -> Iterator[tuple[int, int]]:
-        for computed in range(0, prompt_tokens, self.step_tokens):
-            yield computed, min(self.step_tokens, prompt_tokens - computed)
+        """Steps of a prefill, among them one in which it holds the most; few of them, however long the prompt.
+
+        Whole steps fall into spans, within which the same windows give tokens up. There, blocks repeat every
+        `_period` steps, but for growth; and whatever falls back by more than they vary never comes up again. So the
+        last steps of each span decide.
+        """
+        whole, rest = divmod(prompt_tokens, self.step_tokens)
+        if rest:
+            yield whole * self.step_tokens, rest
+        if whole <= _FEW_STEPS:
+            last, ends = whole, [whole]
+        else:
+            last, ends = self._deciding_steps, sorted({whole, *(end for end in self._span_ends if end < whole)})
+        for start, end in pairwise([0, *ends]):
+            for step in range(max(start, end - last), end):
+                yield step * self.step_tokens, self.step_tokens
+
+    @property
+    def _span_ends(self) -> list[int]:
+        """The first step before which each window is full."""
+        windows = [group.sliding_window for group in self.groups if group.sliding_window is not None]
+        return [end for end in (blocks_for(window - 1, self.step_tokens) for window in windows) if end]
+
+    @property
+    def _deciding_steps(self) -> int:
+        """How many of the last steps of a span may be the one that holds the most."""
+        period = lcm(*(lcm(group.block_size, group.attention_chunk_size or 1) for group in self.groups))
+        period //= gcd(period, self.step_tokens)
+        growth = self.step_tokens * sum(group.count / group.block_size for group in self.groups if not group.windowed)
+        if not growth:
+            return period
+        # Rounding at both ends, and how far a chunk is filled.
+        varies = sum(group.count * (2 + (group.attention_chunk_size or 0) / group.block_size) for group in self.groups)
+        return min(period, ceil(varies / growth) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

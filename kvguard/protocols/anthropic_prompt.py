@@ -211,7 +211,7 @@ def _tools(declared: object, messages: list[JsonObject]) -> list[JsonObject] | N
     named = {text_of(tool, "name", "tools"): tool for tool in tools or []}
     removed: set[str] = set()
     for kind, change in changes:
-        name, named = _changed(change, kind, named)
+        name = _change(named, change, kind)
         if kind == "tool_removal":
             removed.add(name)
         else:
@@ -232,16 +232,19 @@ def _changes(message: JsonObject) -> list[tuple[str, JsonObject]]:
     return found
 
 
-def _changed(change: JsonObject, kind: str, tools: dict[str, JsonObject]) -> tuple[str, dict[str, JsonObject]]:
-    """The tool's name, and the tools after a definition or a reference that is no longer deferred."""
+def _change(tools: dict[str, JsonObject], change: JsonObject, kind: str) -> str:
+    """Enter a definition, or a reference that is no longer deferred, among the tools; the tool's name."""
     definition = change.get("definition")
     if isinstance(definition, dict) and kind == "tool_addition":
         name = text_of(definition, "name", "messages")
-        return name, {**tools, name: definition}
+        tools[name] = definition
+        return name
     name = text_of(change, "name", "messages")
     if name not in tools:
         raise InvalidRequest("a tool change in 'messages' names a tool that is not declared", param="messages")
-    return name, {**tools, name: {**tools[name], "defer_loading": None}} if kind == "tool_addition" else tools
+    if kind == "tool_addition":
+        tools[name] = {**tools[name], "defer_loading": None}
+    return name
 
 
 def _function(tool: JsonObject) -> JsonObject:

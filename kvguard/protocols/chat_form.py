@@ -3,15 +3,26 @@
 Follows vLLM 0.32 (`renderers/online_renderer.py`, `renderers/chat_utils.py`). Must not know any route.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, decode, is_set
+from kvguard.protocols.fields import Fields, is_set, members, opens, refuse_many_values, some_members
 from kvguard.protocols.media import TEXT_TYPES
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from kvguard.protocols.token_ids import flat_ids
 
 JsonObject = dict[str, object]
 
+_NO_EFFORT = msgspec.Raw(b'"none"')
+
+
+class _Transfer(msgspec.Struct):
+    prompt_token_ids: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_transfer = msgspec.json.Decoder(_Transfer)
 IDS_FIELD = "kv_transfer_params.prompt_token_ids"
 _MEDIA_KEYS = frozenset(
     {
@@ -47,6 +58,14 @@ def chat_prompt(values: JsonObject) -> ChatPrompt:
     return ChatPrompt(with_template_variables({name: raw(value) for name, value in values.items()}))
 
 
+def refuse_many_values_in(fields: Fields, names: Iterable[str]) -> None:
+    """Raise InvalidRequest when these fields have more than MAX_VALUES values together."""
+    count = 0
+    for name in names:
+        if name in fields:
+            count = refuse_many_values(fields[name], name, besides=count)
+
+
 def object_list(value: object, name: str) -> list[JsonObject]:
     """A list of JSON objects. Raises InvalidRequest naming the field otherwise."""
     if isinstance(value, list):
@@ -79,13 +98,13 @@ def with_template_variables(fields: Fields) -> Fields:
     That is where the engine puts them on chat and where its `/tokenize`, which does not take the two, accepts them. A
     request that names an effort also switches thinking on or off, unless it does so itself.
     """
-    moved = {name: decode(fields, name) for name in ("documents", "reasoning_effort") if is_set(fields, name)}
-    own = decode(fields, "chat_template_kwargs")
-    own = {} if own is None else own
-    if not moved or not isinstance(own, dict):
+    moved = {name: fields[name] for name in ("documents", "reasoning_effort") if is_set(fields, name)}
+    given = fields["chat_template_kwargs"] if is_set(fields, "chat_template_kwargs") else msgspec.Raw(b"{}")
+    if not moved or not opens(given, b"{"):
         return fields
+    own = members(given, "chat_template_kwargs")
     effort = moved.get("reasoning_effort")
-    thinking = {} if effort is None or "enable_thinking" in own else {"enable_thinking": effort != "none"}
+    thinking = {} if effort is None or "enable_thinking" in own else {"enable_thinking": effort != _NO_EFFORT}
     rest = {name: value for name, value in fields.items() if name not in moved}
     return {**rest, "chat_template_kwargs": raw({**own, **moved, **thinking})}
 
@@ -104,24 +123,22 @@ def _is_media(part: JsonObject) -> bool:
     return not isinstance(kind, str) or kind not in TEXT_TYPES or not _MEDIA_KEYS.isdisjoint(part)
 
 
-def reused_ids(fields: Fields) -> object:
+def reused_ids(fields: Fields) -> msgspec.Raw | None:
     """`kv_transfer_params.prompt_token_ids`, None when absent. Raises InvalidRequest when its parent is no object."""
-    params = decode(fields, "kv_transfer_params")
-    if params is None:
+    if not is_set(fields, "kv_transfer_params"):
         return None
-    if not isinstance(params, dict):
-        raise InvalidRequest("'kv_transfer_params' must be an object", param="kv_transfer_params")
-    return params.get("prompt_token_ids")
+    ids = some_members(fields, "kv_transfer_params", _transfer).prompt_token_ids
+    return None if bytes(ids) == b"null" else ids
 
 
-def replaced_prompt(ids: object, messages: object) -> TokenPrompts | None:
+def replaced_prompt(ids: msgspec.Raw | None, messages: object) -> TokenPrompts | None:
     """The prompt that replaces `messages`, or None: without ids, or when the messages have parts that are not text.
 
     Raises InvalidRequest on ids the engine refuses.
     """
     if ids is None or has_media(messages):
         return None
-    # A bool is an int to isinstance, not to the engine.
-    if not isinstance(ids, list) or not ids or any(type(value) is not int or value < 0 for value in ids):
+    length = flat_ids(bytes(ids))
+    if length is None:
         raise InvalidRequest(f"'{IDS_FIELD}' must be a non-empty list of non-negative integers", param=IDS_FIELD)
-    return TokenPrompts((len(ids),))
+    return TokenPrompts((length,))

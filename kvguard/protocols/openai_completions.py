@@ -5,18 +5,28 @@ import re
 import msgspec
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, decode, is_filled, is_set, read_bool, read_fields
+from kvguard.protocols.fields import (
+    Fields,
+    built,
+    decode,
+    entries,
+    is_filled,
+    is_set,
+    opens,
+    read_bool,
+    read_fields,
+    refuse_many_values,
+)
 from kvguard.protocols.request import CapRule, InferenceRequest, TextPrompts, TokenPrompts, read_common
+from kvguard.protocols.token_ids import flat_ids, id_lists
 
 PATH = "/v1/completions"
 CAPS = CapRule(names=("max_tokens",), default_tokens=16)
 MAX_PROMPTS = 1024  # vLLM's own limit on a list of prompts
 
-_parts = msgspec.json.Decoder(list[msgspec.Raw])
+_NULL = msgspec.Raw(b"null")
 _ID = re.compile(r"\s*\+?[0-9]+(_[0-9]+)*(\.0+)?\s*")
-MAX_ODD_NUMBERS = 131072
-_PEEK = 64
-_NUMBERS = b"0123456789, \t\r\n"
+MAX_SUFFIX_CHARACTERS = 16 * 1024 * 1024  # over all prompts but one, each of which gets the suffix
 # Stands for the two or three special tokens of a fill-in-the-middle prompt; never fewer tokens than those.
 _MIDDLE = " <suffix> <prefix> "
 
@@ -33,29 +43,22 @@ def prompt_of(fields: Fields) -> TextPrompts | TokenPrompts:
     `kv_transfer_params` replaces nothing here, and `echo` adds nothing.
     """
     _refuse_embeds(fields)
-    raw = bytes(fields.get("prompt", b"")).strip()
+    echo = read_bool(fields, "echo")
+    raw = fields.get("prompt", _NULL)
     prompt: TextPrompts | TokenPrompts | None = _plain_ids(raw)
     if prompt is None:
-        _refuse_odd_numbers(raw)
-        _refuse_too_many(fields)
-        prompt = _prompt(decode(fields, "prompt"))
-    return _with_suffix(fields, prompt) if is_set(fields, "suffix") else prompt
+        refuse_many_values(raw, "prompt")
+        _refuse_too_many(raw)
+        prompt = _prompt(built(raw, "prompt"))
+    return _with_suffix(fields, prompt, echo=echo) if is_set(fields, "suffix") else prompt
 
 
-def _plain_ids(raw: bytes) -> TokenPrompts | None:
-    """Lengths of lists of plain numbers, counted by their commas; millions of them would take seconds to build."""
-    brackets = raw.translate(None, _NUMBERS)
-    if brackets == b"[]" and raw[1:-1].strip():
-        return TokenPrompts((raw.count(b",") + 1,))
-    lists = len(brackets) // 2 - 1
-    if not 1 <= lists <= MAX_PROMPTS or brackets != b"[" + b"[]" * lists + b"]":
+def _plain_ids(raw: msgspec.Raw) -> TokenPrompts | None:
+    if not opens(raw, b"["):
         return None
-    parts = [part.partition(b"[") for part in raw[1:].split(b"]")]
-    between = [before.strip() for before, _, _ in parts]
-    inner = [ids for _, _, ids in parts[:lists]]
-    if between != [b"", *[b","] * (lists - 1), b"", b""] or not all(map(bytes.strip, inner)):
-        return None
-    return TokenPrompts(tuple(ids.count(b",") + 1 for ids in inner))
+    flat = flat_ids(bytes(raw))
+    lengths = id_lists(bytes(raw), most=MAX_PROMPTS) if flat is None else (flat,)
+    return None if lengths is None else TokenPrompts(lengths)
 
 
 def _refuse_embeds(fields: Fields) -> None:
@@ -65,21 +68,9 @@ def _refuse_embeds(fields: Fields) -> None:
         raise InvalidRequest("'prompt_embeds' cannot be counted", param="prompt_embeds")
 
 
-def _refuse_odd_numbers(raw: bytes) -> None:
-    """Refuse numbers by the hundred thousand that are not written as plain ids: reading each one takes too long."""
-    opening = raw[:_PEEK].translate(None, _NUMBERS + b"[")
-    if raw[:1] == b"[" and not opening.startswith(b'"') and raw.count(b",") > MAX_ODD_NUMBERS:
-        raise InvalidRequest(
-            f"'prompt' has more than {MAX_ODD_NUMBERS} entries that are no plain token ids", param="prompt"
-        )
-
-
-def _refuse_too_many(fields: Fields) -> None:
-    """Refuse a long list of prompts before building it; a list of token ids may be as long as it likes."""
-    try:
-        parts = _parts.decode(fields.get("prompt", b"null"))
-    except (msgspec.MsgspecError, RecursionError):
-        return
+def _refuse_too_many(raw: msgspec.Raw) -> None:
+    """Refuse a long list of prompts before building it."""
+    parts = entries(raw, "prompt")
     if len(parts) > MAX_PROMPTS and bytes(parts[0])[:1] in (b"[", b'"'):
         raise InvalidRequest(f"'prompt' has more than {MAX_PROMPTS} entries", param="prompt")
 
@@ -120,11 +111,13 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int | float) and value >= 0 and value == int(value)
 
 
-def _with_suffix(fields: Fields, prompt: TextPrompts | TokenPrompts) -> TextPrompts:
+def _with_suffix(fields: Fields, prompt: TextPrompts | TokenPrompts, *, echo: bool) -> TextPrompts:
     """Prefix and suffix in one prompt, as models for fill-in-the-middle get them; others answer 400."""
     suffix = decode(fields, "suffix")
     if not isinstance(suffix, str) or isinstance(prompt, TokenPrompts):
         raise InvalidRequest("'suffix' must be a string and needs a prompt of text", param="suffix")
-    if read_bool(fields, "echo") or is_set(fields, "truncate_prompt_tokens"):
+    if echo or is_set(fields, "truncate_prompt_tokens"):
         raise InvalidRequest("'suffix' cannot be used with 'echo' or 'truncate_prompt_tokens'", param="suffix")
+    if (len(prompt.texts) - 1) * len(suffix) > MAX_SUFFIX_CHARACTERS:
+        raise InvalidRequest("'suffix' is too long for so many prompts", param="suffix")
     return TextPrompts(tuple(f"{text}{_MIDDLE}{suffix}" for text in prompt.texts))

@@ -9,7 +9,18 @@ from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import Degradation, SequenceCut
 from kvguard.admission.population import Population
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, decode, is_filled, is_set, read_bool, read_int, write_fields
+from kvguard.protocols.fields import (
+    Fields,
+    is_filled,
+    is_set,
+    opens,
+    read_bool,
+    read_int,
+    read_text,
+    some_members,
+    write_fields,
+)
+from kvguard.protocols.media import MediaPart, apart
 
 MAX_COPIES = 16384  # vLLM's own limit on n
 
@@ -30,9 +41,14 @@ class TokenPrompts:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation the chat template turns into one prompt; `fields` is everything the template may look at."""
+    """A conversation the chat template turns into one prompt.
+
+    `fields` is everything the template may look at. In a request that was read a mark stands there for each part that
+    is not text, and `media` are those parts.
+    """
 
     fields: Fields
+    media: tuple[MediaPart, ...] = ()
 
 
 Prompt = TextPrompts | TokenPrompts | ChatPrompt
@@ -84,8 +100,7 @@ class InferenceRequest:
     @property
     def model(self) -> str | None:
         """The model's name, if the client gave one as text."""
-        value = decode(self.fields, "model")
-        return value if isinstance(value, str) else None
+        return read_text(self.fields, "model")
 
     def demand(
         self,
@@ -99,13 +114,14 @@ class InferenceRequest:
         """What the engine will be asked to hold, caps and cuts resolved the way the engine resolves them.
 
         `context_tokens` is the model's limit, None when unknown; `assumed_output_tokens` stands for a cap the client
-        left open. `slack` is by how many each count may be too low.
+        left open. `slack` is by how many each count may be too low: headroom for blocks, which says nothing about the
+        room for an answer.
         """
         counted = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in prompt_tokens)
         roomy = _with_slack(prompt_tokens, slack, context_tokens) if slack else prompt_tokens
         prompts = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in roomy)
         wanted = self.caps.default_tokens if self.requested_cap is None else self.requested_cap
-        room = None if context_tokens is None else max(context_tokens - min(prompts, default=0), 1)
+        room = None if context_tokens is None else max(context_tokens - min(counted, default=0), 1)
         cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
         length = cap if self.fixed_length else wanted
         expected = max(assumed_output_tokens if length is None else length, self.min_tokens)
@@ -138,10 +154,10 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
         body=body,
         fields=fields,
         caps=caps,
-        prompt=prompt,
+        prompt=ChatPrompt(*apart(prompt.fields)) if isinstance(prompt, ChatPrompt) else prompt,
         stream=read_bool(fields, "stream"),
         copies=copies,
-        beams=copies > 1 and read_bool(fields, "use_beam_search"),
+        beams=read_bool(fields, "use_beam_search") and copies > 1,
         requested_cap=_requested_cap(fields, caps),
         min_tokens=max(min_tokens, 0),
         truncate_to=read_int(fields, "truncate_prompt_tokens"),
@@ -182,8 +198,18 @@ _STRUCTURED = (
 
 def _asks_for_format(fields: Fields) -> bool:
     """Whether `response_format` asks for anything but the default, plain text."""
-    value = decode(fields, "response_format")
-    return value is not None and not (isinstance(value, dict) and value.get("type") == "text")
+    if not is_set(fields, "response_format"):
+        return False
+    if not opens(fields["response_format"], b"{"):
+        return True
+    return bytes(some_members(fields, "response_format", _format).type) != b'"text"'
+
+
+class _Format(msgspec.Struct):
+    type: msgspec.Raw = msgspec.Raw()
+
+
+_format = msgspec.json.Decoder(_Format)
 
 
 def _with_slack(counted: tuple[int, ...], slack: tuple[int, ...], context_tokens: int | None) -> Iterator[int]:

@@ -125,7 +125,7 @@ def _add(message: JsonObject, chat: list[JsonObject], *, merge: bool) -> None:
     if held is None and (part != "content" or isinstance(new, str)):
         last[part] = new
     elif part == "tool_calls" and isinstance(held, list) and isinstance(new, list):
-        last[part] = held + new
+        held.extend(new)
     else:
         chat.append(message)
 

@@ -234,10 +234,9 @@ class Controller:
         self.on_freed()
 
     def parents(self) -> dict[str, str]:
-        """The base model of every adapter that a backend lists, and of no name at all where there is only one."""
-        parents = {adapter: base for backend in self.backends for adapter, base in backend.parents.items()}
-        bases = frozenset().union(*(backend.models for backend in self.backends)) - parents.keys()
-        return parents | {"": next(iter(bases))} if len(bases) == 1 else parents
+        """Every name that a backend lists and the model it belongs to: an adapter its parent, a base model itself."""
+        own = {name: name for backend in self.backends for name in backend.models}
+        return own | {adapter: base for backend in self.backends for adapter, base in backend.parents.items()}
 
     @property
     def tier(self) -> Tier:

@@ -231,7 +231,7 @@ class _Explaining:
             lines = [self._share_why(weighed)]
         if weighed.shadow:
             lines.append("shadow mode: it passes unchanged, and this is only reported")
-        if models and model not in models:
+        if model and models and model not in models:
             return ["no backend lists this model, so each is asked as if it did; the engine may say 404", *lines]
         return lines
 

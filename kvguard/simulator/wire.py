@@ -28,6 +28,7 @@ class ApiError(Exception):
     def __init__(
         self, message: str, *, kind: str = "BadRequestError", param: str | None = None, status: int = 400
     ) -> None:
+        message = message.encode(errors="replace").decode()  # half a character cannot be sent back
         super().__init__(message)
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
@@ -53,6 +54,8 @@ class GenerationBody(BaseModel):
 
 
 class CompletionBody(GenerationBody):
+    echo: bool | None = False
+    add_special_tokens: bool = True
     prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
 
 
@@ -66,7 +69,10 @@ class ChatBody(GenerationBody):
     messages: list[MessageBody]
     tools: list[dict[str, object]] | None = None
     max_completion_tokens: int | None = None
+    echo: bool = False
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
 
 
 class TokenizeBody(BaseModel):
@@ -75,6 +81,8 @@ class TokenizeBody(BaseModel):
     messages: list[MessageBody] | None = None
     tools: list[dict[str, object]] | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +135,7 @@ def _parse(raw: bytes, shape: type[AnyBody]) -> AnyBody:
     except json.JSONDecodeError as error:
         described = {"type": "json_invalid", "loc": f"body.{error.pos}", "msg": "JSON decode error", "input": "{}"}
         raise _schema_error([described | {"ctx": {"error": error.msg}}]) from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, or a number longer than Python reads
         raise ApiError("There was an error parsing the body", kind="Bad Request") from error
 
 
@@ -176,8 +184,11 @@ def _prompt_lengths(prompt: str | list[int] | list[str] | list[list[int]]) -> li
 
 
 def _chat_ids(body: ChatBody | TokenizeBody, messages: Sequence[MessageBody]) -> list[int]:
-    rendered = [_message(message) for message in messages]
-    return chat_token_ids(rendered, body.tools or (), add_generation_prompt=body.add_generation_prompt)
+    try:
+        rendered = [_message(message) for message in messages]
+        return chat_token_ids(rendered, body.tools or (), add_generation_prompt=body.add_generation_prompt)
+    except RecursionError as error:
+        raise ApiError("The tools or tool calls are nested too deeply", kind="Bad Request") from error
 
 
 def _message(message: MessageBody) -> ChatMessage:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvguard.protocols.fields import Fields
-from kvguard.protocols.media import media_parts, without_payloads
 from kvguard.protocols.request import ChatPrompt, InferenceRequest, TextPrompts, TokenPrompts
 from kvguard.tokenization.learned import LearnedRatios, PromptKind
 from kvguard.tokenization.media import MediaAllowance
@@ -83,36 +82,40 @@ class ExactCounter:
     prompt_limit_bytes: int
 
 
-# The exact counters for a base model, in the order they are asked.
-ExactCounters = Callable[[str], Sequence[ExactCounter]]
+# The exact counters for a model by its names, in the order they are asked.
+ExactCounters = Callable[[Sequence[str]], Sequence[ExactCounter]]
+
+
+def _only_itself(model: str) -> Sequence[str]:
+    return (model,)
 
 
 class PromptCounter:
-    """Asks the exact counters of the request's base model, then what was learned.
+    """Asks the exact counters of the request's model, then what was learned of its base.
 
-    `base_of` maps the name in a request, an adapter's or an alias, to the model whose tokenizer it has. Parts that are
-    not text are never counted: `media` says what to allow for them.
+    `names_of` gives the name in a request, an adapter's or an alias, and those it stands for, the base model last.
+    Parts that are not text are never counted: `media` says what to allow for them.
     """
 
     def __init__(
         self,
         exact: ExactCounters,
         learned: LearnedRatios,
-        base_of: Callable[[str], str] = str,
+        names_of: Callable[[str], Sequence[str]] = _only_itself,
         media: MediaAllowance = MediaAllowance(),  # noqa: B008  it keeps nothing
     ) -> None:
         self._exact = exact
         self._learned = learned
-        self._base_of = base_of
+        self._names_of = names_of
         self._media = media
 
     async def count(self, request: InferenceRequest) -> TokenCount:
         """Tokens of every prompt of the request, soon; never fails."""
         if isinstance(request.prompt, TokenPrompts):
             return TokenCount(request.prompt.lengths, CountSource.IDS)
-        prompt, media = self._apart(request, request.prompt)
+        prompt, media = request.prompt, self._media_of(request.prompt, request)
         size = prompt_bytes(prompt)
-        for exact in self._exact(self._base(request)):
+        for exact in self._exact(self._names(request)):
             if size <= exact.prompt_limit_bytes:
                 with contextlib.suppress(CountFailed):
                     return (await self._ask(exact.counter, request, prompt)).with_media(media)
@@ -122,9 +125,9 @@ class PromptCounter:
         """The exact count of a prompt too large to wait for, by a counter of our own; None when there is none."""
         if isinstance(request.prompt, TokenPrompts):
             return None
-        prompt, media = self._apart(request, request.prompt)
+        prompt, media = request.prompt, self._media_of(request.prompt, request)
         size = prompt_bytes(prompt)
-        for exact in self._exact(self._base(request)):
+        for exact in self._exact(self._names(request)):
             if exact.counter.source is CountSource.LOCAL and size > exact.prompt_limit_bytes:
                 with contextlib.suppress(CountFailed):
                     return (await self._ask(exact.counter, request, prompt)).with_media(media)
@@ -134,21 +137,16 @@ class PromptCounter:
         """Remember how many tokens the prompts of an answered request had, all together."""
         if isinstance(request.prompt, TokenPrompts) or request.truncate_to is not None:
             return
-        prompt, media = self._apart(request, request.prompt)
-        if media is NO_TOKENS:
+        prompt = request.prompt
+        if isinstance(prompt, TextPrompts) or not prompt.media:
             size = prompt_bytes(prompt)
             self._learned.observe(self._base(request), kind_of(prompt), size_bytes=size, tokens=prompt_tokens)
 
-    def _apart(
-        self, request: InferenceRequest, prompt: TextPrompts | ChatPrompt
-    ) -> tuple[TextPrompts | ChatPrompt, MediaTokens]:
-        """The text of a prompt, and what its other parts come to."""
-        if isinstance(prompt, TextPrompts):
-            return prompt, NO_TOKENS
-        parts = media_parts(prompt.fields)
-        if not parts:
-            return prompt, NO_TOKENS
-        return ChatPrompt(without_payloads(prompt.fields)), self._media.of(parts, self._base(request))
+    def _media_of(self, prompt: TextPrompts | ChatPrompt, request: InferenceRequest) -> MediaTokens:
+        """What the parts of a prompt that are not text come to."""
+        if isinstance(prompt, TextPrompts) or not prompt.media:
+            return NO_TOKENS
+        return self._media.of(prompt.media, self._names(request))
 
     async def _ask(
         self, counter: TokenCounter, request: InferenceRequest, prompt: TextPrompts | ChatPrompt
@@ -159,8 +157,11 @@ class PromptCounter:
             counts = (await counter.count_chat(prompt.fields, request.model_field),)
         return TokenCount(counts, counter.source)
 
+    def _names(self, request: InferenceRequest) -> Sequence[str]:
+        return self._names_of(request.model or "")
+
     def _base(self, request: InferenceRequest) -> str:
-        return self._base_of(request.model or "")
+        return self._names(request)[-1]
 
     def _guess(self, model: str, prompt: TextPrompts | ChatPrompt) -> TokenCount:
         sizes = [text_bytes(t) for t in prompt.texts] if isinstance(prompt, TextPrompts) else [prompt_bytes(prompt)]

@@ -38,6 +38,10 @@ class MediaSetting:
     video: int | None = None
     file: int | None = None
 
+    def matches(self, names: Sequence[str]) -> bool:
+        """Whether the pattern is that of one of these names, in upper or lower case."""
+        return any(fnmatchcase(name.lower(), self.pattern.lower()) for name in names)
+
     def tokens(self, kind: MediaKind) -> int | None:
         """The tokens set for a kind of part, None when the family decides."""
         return {
@@ -49,16 +53,18 @@ class MediaSetting:
 
 
 class MediaAllowance:
-    """Tokens of the parts of a request; of several settings the first whose pattern matches the model counts."""
+    """Tokens of the parts of a request; of several settings the first whose pattern matches a name of the model counts.
+
+    The last of the names is the base model's, which tells the family.
+    """
 
     def __init__(self, settings: Sequence[MediaSetting] = ()) -> None:
         self._settings = tuple(settings)
 
-    def of(self, parts: Iterable[MediaPart], model: str | None) -> MediaTokens:
+    def of(self, parts: Iterable[MediaPart], names: Sequence[str]) -> MediaTokens:
         """All parts together."""
-        name = (model or "").lower()
-        setting = next((one for one in self._settings if fnmatchcase(name, one.pattern.lower())), None)
-        family = family_of(name) if setting is None or setting.family is None else family_named(setting.family)
+        setting = next((one for one in self._settings if one.matches(names)), None)
+        family = family_of(names[-1]) if setting is None or setting.family is None else family_named(setting.family)
         return sum((_part(part, setting, family) for part in parts), NO_TOKENS)
 
 

@@ -1,7 +1,9 @@
 """Blocks of one sequence by group, step and length; the measured runs are in tests/engines/test_vllm_blocks.py."""
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvguard.admission.blocks import NO_SURGE, BlockGroup, BlockRule, PoolLayout, Surge, blocks_for
@@ -165,3 +167,60 @@ def test_the_next_block_begins_with_the_group_whose_block_is_full_first(tokens: 
     assert rule.tokens_to_next_block(tokens) == more
     assert rule.reached_blocks(tokens + more) > rule.reached_blocks(tokens)
     assert tokens == 0 or rule.reached_blocks(tokens + more - 1) == rule.reached_blocks(tokens)
+
+
+def loop_over_steps(rule: BlockRule, tokens: int) -> int:
+    """What `prefill_blocks` says, by a look at every step."""
+    steps = range(0, tokens, rule.step_tokens)
+    spans = rule.spanning_state_blocks if len(steps) > 1 else 0
+    return spans + max(rule.held_blocks(done, min(rule.step_tokens, tokens - done)) for done in steps)
+
+
+any_group = st.one_of(
+    st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 5)),
+    st.builds(BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 5), sliding_window=st.integers(1, 400)),
+    st.builds(
+        BlockGroup, block_size=st.integers(1, 40), count=st.integers(1, 5), attention_chunk_size=st.integers(1, 400)
+    ),
+)
+any_rule = st.builds(
+    BlockRule,
+    groups=st.lists(any_group, max_size=4).map(tuple),
+    state_blocks=st.integers(0, 2),
+    spanning_state_blocks=st.integers(0, 2),
+    step_tokens=st.integers(1, 300),
+    lookahead_tokens=st.integers(0, 9),
+)
+
+
+@settings(deterministic, max_examples=1000)
+@given(any_rule, st.integers(1, 6000))
+def test_a_prefill_is_the_most_of_all_its_steps(rule: BlockRule, tokens: int) -> None:
+    """Few steps are looked at, and the one that holds the most is among them."""
+    assert rule.prefill_blocks(tokens) == loop_over_steps(rule, tokens)
+
+
+@settings(deterministic, max_examples=300)
+@given(st.builds(replace, any_rule, step_tokens=st.integers(1, 3)), st.integers(1, 3000))
+def test_a_prefill_in_tiny_steps(rule: BlockRule, tokens: int) -> None:
+    """Also where a block takes many of them."""
+    assert rule.prefill_blocks(tokens) == loop_over_steps(rule, tokens)
+
+
+@pytest.mark.parametrize(
+    ("rule", "most"),
+    [
+        (BlockRule(groups=(FULL,)), 9),
+        (BlockRule(groups=(FULL, SLIDING), step_tokens=8192), 9),
+        (BlockRule(groups=(FULL, SLIDING, CHUNKED), step_tokens=256), 60),
+        (BlockRule(groups=(SLIDING,), step_tokens=8191), 40),
+        (BlockRule(groups=(BlockGroup(block_size=16, sliding_window=4096),), step_tokens=1), 40),
+        (BlockRule(groups=(FULL, BlockGroup(block_size=16, count=3, attention_chunk_size=8192)), step_tokens=8191), 9),
+    ],
+)
+def test_few_steps_are_looked_at(rule: BlockRule, most: int) -> None:
+    """Even of a prompt without end."""
+    steps = list(rule._steps(10**20))
+    assert 0 < len(steps) <= most
+    assert max(done + scheduled for done, scheduled in steps) == 10**20
+    assert rule.prefill_blocks(10**20) > 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.guard import CHAT, guarding
-from tests.kit.stub import running_stub
+from tests.kit.stub import Stub, exposition, running_stub
 from tests.kit.tokenizer import write_tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -34,3 +34,16 @@ async def test_a_picture_is_allowed_for_and_never_tokenised(tmp_path: Path, loca
         assert text < both < 10_000
         assert stub.hits[-1].body == body
         assert not any(b"AAAAAAAA" in hit.body for hit in stub.tokenized)
+
+
+@pytest.mark.parametrize(
+    "content", ["hi", [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}], "x" * 26_000]
+)
+async def test_headroom_does_not_save_an_answer_from_being_shortened(content: object) -> None:
+    """At 0.75 a cap of 1024 goes out as 512, with a picture of unknown size and a guessed text as with two letters."""
+    stub = Stub(page=exposition(0.75, blocks=100_000), context_tokens=8192)
+    body = {"model": "tiny", "max_tokens": 1024, "messages": [{"role": "user", "content": content}]}
+    async with running_stub(stub), guarding(stub, tokens={"engine_max_bytes": 10_000}) as guard:
+        answer = await guard.client.post(CHAT, json=body)
+        assert answer.headers["x-kvguard-degraded"] == "max_tokens=1024->512"
+        assert stub.hits[-1].json["max_tokens"] == 512

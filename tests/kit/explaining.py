@@ -27,7 +27,7 @@ SMALL = {"prompt": [1] * 16, "max_tokens": 160}
 NOW = 100.0
 POLICY = PipelinePolicy()
 DEGRADE = DegradePolicy(allow_opt_out=True, reasoning_models=frozenset({"thinker"}))
-COUNTER = PromptCounter(lambda _: (), LearnedRatios(LearnedPolicy()), str)
+COUNTER = PromptCounter(lambda _: (), LearnedRatios(LearnedPolicy()))
 
 
 def backend_at(

@@ -282,7 +282,7 @@ def test_what_is_refused(fields: Json, param: str) -> None:
     assert refused(**fields) == param
 
 
-@pytest.mark.parametrize("depth", [*range(700, 1000), 100_000])
+@pytest.mark.parametrize("depth", [*range(700, 1000), 10_000])
 def test_deep_values(depth: int) -> None:
     """However deep the input of a call is, it is a prompt or an invalid request."""
     deep = b"[" * depth + b"]" * depth
@@ -303,3 +303,12 @@ def test_any_json(fields: Fields) -> None:
     """Whatever the fields hold is a prompt or an invalid request."""
     with contextlib.suppress(InvalidRequest):
         prompt_of(fields)
+
+
+def test_many_changes_of_many_tools() -> None:
+    """The work is that of their number, not of one times the other."""
+    tools = [{"name": str(number), "input_schema": {}} for number in range(8_000)]
+    changes = [{"type": "tool_removal", "tool": {"name": str(number)}} for number in range(1, 8_000)]
+    shown = chat(tools=tools, messages=[HI, {"role": "system", "content": changes}])["tools"]
+    assert isinstance(shown, list)
+    assert len(shown) == 1

@@ -11,6 +11,7 @@ from kvguard.protocols.chat_form import (
     has_media,
     object_list,
     raw,
+    refuse_many_values_in,
     replaced_prompt,
     reused_ids,
     text_of,
@@ -79,22 +80,23 @@ def test_fields_without_such_variables(fields: dict[str, object]) -> None:
 def test_media_in_messages(messages: object, media: bool) -> None:
     """Any key or type of a medium counts, and any type that is not known to be text."""
     assert has_media(messages) is media
-    assert replaced_prompt([1], messages) == (None if media else TokenPrompts((1,)))
+    assert replaced_prompt(msgspec.Raw(b"[1]"), messages) == (None if media else TokenPrompts((1,)))
 
 
 @pytest.mark.parametrize("ids", [[0], [1, 2, 3], [2**40]])
 def test_ids_that_replace_the_messages(ids: list[int]) -> None:
     """Their number is the prompt's length."""
-    assert replaced_prompt(ids, [{"content": "hi"}]) == TokenPrompts((len(ids),))
+    assert replaced_prompt(raw(ids), [{"content": "hi"}]) == TokenPrompts((len(ids),))
 
 
 @pytest.mark.parametrize("ids", [[], "1", {}, 5, [True], [1.0], [-1], ["1"], [None], [1, False]])
 def test_ids_the_engine_refuses(ids: object) -> None:
     """Exact integers of at least zero, at least one; only messages with media save a request from the check."""
     with pytest.raises(InvalidRequest, match="non-empty list of non-negative integers") as caught:
-        replaced_prompt(ids, [])
+        replaced_prompt(raw(ids), [])
     assert caught.value.param == IDS_FIELD == "kv_transfer_params.prompt_token_ids"
-    assert replaced_prompt(ids, [{"content": [{"type": "image_url"}]}]) is None
+    assert replaced_prompt(raw(ids), [{"content": [{"type": "image_url"}]}]) is None
+    assert replaced_prompt(None, []) is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_ids_the_engine_refuses(ids: object) -> None:
         ({"kv_transfer_params": None}, None),
         ({"kv_transfer_params": {}}, None),
         ({"kv_transfer_params": {"prompt_token_ids": None}}, None),
-        ({"kv_transfer_params": {"prompt_token_ids": [1]}}, [1]),
+        ({"kv_transfer_params": {"prompt_token_ids": [1]}}, msgspec.Raw(b"[1]")),
     ],
 )
 def test_where_ids_are(fields: dict[str, object], ids: object) -> None:
@@ -161,3 +163,17 @@ def test_a_chat_prompt() -> None:
         "messages": [{"role": "user"}],
         "chat_template_kwargs": {"reasoning_effort": "high", "enable_thinking": True},
     }
+
+
+def test_ids_by_the_million_replace_the_messages() -> None:
+    """They are counted by their commas."""
+    assert replaced_prompt(msgspec.Raw(b"[" + b"7," * 1_000_000 + b"7]"), []) == TokenPrompts((1_000_001,))
+
+
+def test_values_of_several_fields_are_bounded_together() -> None:
+    """The field with which there are too many is named."""
+    fields = fields_of({"a": [0] * 40_000, "b": [0] * 30_000, "c": [0] * 40_000})
+    refuse_many_values_in(fields, ["a", "absent"])
+    with pytest.raises(InvalidRequest, match="more than 65536") as caught:
+        refuse_many_values_in(fields, ["c", "a"])
+    assert caught.value.param == "a"

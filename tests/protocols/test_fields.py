@@ -8,7 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, decode, is_filled, is_set, read_bool, read_fields, read_int, write_fields
+from kvguard.protocols.fields import (
+    MAX_VALUES,
+    Fields,
+    decode,
+    entries,
+    is_filled,
+    is_set,
+    members,
+    read_bool,
+    read_fields,
+    read_int,
+    read_text,
+    refuse_many_values,
+    some_members,
+    value_count,
+    write_fields,
+)
 from tests.kit.properties import deterministic
 
 DEEP = 100_000
@@ -204,7 +220,7 @@ def test_a_value_no_parser_can_hold(raw: str | bytes) -> None:
 
 def test_a_value_too_deep_to_decode() -> None:
     """Nesting that the top level was not asked to follow ends in a refusal too."""
-    fields = {"a": msgspec.Raw(b"[" * DEEP + b"]" * DEEP)}
+    fields = {"a": msgspec.Raw(b"[" * 10_000 + b"]" * 10_000)}
     with pytest.raises(InvalidRequest, match="'a' is not valid JSON"):
         decode(fields, "a")
 
@@ -255,6 +271,102 @@ def test_set_and_filled(raw: str, is_there: bool, has_content: bool) -> None:
     """Null is not set; an empty list or object is set and not filled."""
     assert is_set(field(raw), "a") is is_there
     assert is_filled(field(raw), "a") is has_content
+
+
+@pytest.mark.parametrize(
+    ("raw", "count"),
+    [
+        (b"5", 1),
+        (b'"[[,,"', 1),
+        (b"[]", 1),
+        (b"[1,2]", 2),
+        (b'{"a":{"b":[1,2]}}', 4),
+        (b'["[,"]', 3),
+        (b"[" + b"0," * (MAX_VALUES - 2) + b"0]", MAX_VALUES - 1),
+        (b"[" + b"0," * MAX_VALUES + b"0]", MAX_VALUES + 1),
+        (b'["' + b",[{" * MAX_VALUES + b'", 1]', 2),
+        (b'["' + b"," * MAX_VALUES + b'\\\\",[],"\\",[]"]', 4),
+        (b'["",' * MAX_VALUES + b'""' + b"]" * MAX_VALUES, 2 * MAX_VALUES),
+        (b"[" + b'"",' * (3 * MAX_VALUES) + b"1]", MAX_VALUES + 1),
+    ],
+)
+def test_how_many_values_there_are(raw: bytes, count: int) -> None:
+    """Brackets and commas, those inside the strings of a large value left out."""
+    assert min(value_count(msgspec.Raw(raw)), MAX_VALUES + 1) == min(count, MAX_VALUES + 1)
+
+
+def test_more_values_than_are_built() -> None:
+    """One more than the limit is refused by the name of the field, before anything is built."""
+    most = b'{"b":[' + b"0," * (MAX_VALUES - 2) + b"0]}"
+    decode({"a": msgspec.Raw(most)}, "a")
+    with pytest.raises(InvalidRequest, match="'a' has more than 65536 lists, objects and entries") as caught:
+        decode({"a": msgspec.Raw(most.replace(b"[", b"[0,"))}, "a")
+    assert caught.value.param == "a"
+    assert refuse_many_values(msgspec.Raw(b"[1,2]"), "a", besides=3) == 5
+    with pytest.raises(InvalidRequest, match="'a' has more than"):
+        refuse_many_values(msgspec.Raw(b"[1,2]"), "a", besides=MAX_VALUES - 1)
+
+
+def test_more_fields_than_a_body_has() -> None:
+    """Each is built, so their number is bounded; what a large field holds is no matter."""
+    body = b'{"z":0' + b"".join(b',"%x":0' % number for number in range(MAX_VALUES - 1)) + b"%s}"
+    assert len(read_fields(body % b"")) == MAX_VALUES
+    with pytest.raises(InvalidRequest, match="the body has more than 65536 fields"):
+        read_fields(body % b',"b":0')
+    read_fields(b'{"prompt":"%s","b":0,"c":"::"}' % (b":" * MAX_VALUES))
+    with pytest.raises(InvalidRequest, match="one JSON object"):
+        read_fields(b'{"prompt":"%s"' % (b":" * 2 * MAX_VALUES))
+
+
+def test_some_members_of_an_object() -> None:
+    """Those asked for, unread; what is no object is refused by name."""
+
+    class Named(msgspec.Struct):
+        b: msgspec.Raw = msgspec.Raw(b"null")
+
+    decoder = msgspec.json.Decoder(Named)
+    found = [bytes(some_members(field(raw), "a", decoder).b) for raw in ("{}", '{"c":[[]],"b": [1]}')]
+    assert found == [b"null", b"[1]"]
+    with pytest.raises(InvalidRequest, match="'a' must be an object") as caught:
+        some_members(field("[]"), "a", decoder)
+    assert caught.value.param == "a"
+
+
+def test_a_list_unread() -> None:
+    """Its entries are the client's bytes; nothing else has any."""
+    assert [bytes(one) for one in entries(msgspec.Raw(b'[1, {"a":\xff}]'.replace(b"\xff", b"1")), "a")] == [
+        b"1",
+        b'{"a":1}',
+    ]
+    assert entries(msgspec.Raw(b"{}"), "a") == []
+    with pytest.raises(InvalidRequest, match="'a' is not valid JSON"):
+        entries(msgspec.Raw(b"[1,]"), "a")
+
+
+def test_an_object_unread() -> None:
+    """Its members are the client's bytes; nothing else has any, and a key that is not UTF-8 is refused by name."""
+    assert {name: bytes(one) for name, one in members(msgspec.Raw(b'{"b": [1]}'), "a").items()} == {"b": b"[1]"}
+    assert members(msgspec.Raw(b"[1]"), "a") == {}
+    with pytest.raises(InvalidRequest, match="'a' is not valid JSON") as caught:
+        members(msgspec.Raw(b'{"\xff": 1}'), "a")
+    assert caught.value.param == "a"
+
+
+@pytest.mark.parametrize(
+    "inner", ["[" + "[]," * 100_000 + "[]]", '{"a":[' + "1," * 100_000 + "1]}", '"' + "1_" * 9_000 + '1"']
+)
+def test_what_cannot_be_a_scalar_is_not_read(inner: str) -> None:
+    """A list, an object and a text longer than any number are refused without a look into them."""
+    with pytest.raises(InvalidRequest, match="must be an integer"):
+        read_int(field(inner), "a")
+    with pytest.raises(InvalidRequest, match="must be true or false"):
+        read_bool(field(inner), "a")
+    assert read_text(field(inner), "a") is None
+
+
+def test_a_short_text() -> None:
+    """A name, or nothing for what is none."""
+    assert [read_text(field(raw), "a") for raw in ('"x"', "5", "null", "[]")] == ["x", None, None, None]
 
 
 def test_values_are_decoded_once_asked_for() -> None:

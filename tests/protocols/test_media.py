@@ -7,8 +7,16 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import Fields, read_fields
-from kvguard.protocols.media import MediaKind, MediaPart, _payload, markdown_media, media_parts, without_payloads
+from kvguard.protocols.media import (
+    MAX_PARTS,
+    MediaKind,
+    MediaPart,
+    apart,
+    markdown_media,
+    of_content_parts,
+)
 from kvguard.protocols.picture_size import PEEK_CHARACTERS
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects
@@ -25,64 +33,80 @@ def chat(*parts: object) -> Fields:
     return fields_of({"messages": [{"role": "user", "content": list(parts)}]})
 
 
+KNOWN = MediaPart(kind=IMAGE, width=640, height=480)
+DATA_URL = f"data:image/png;base64,{PNG}"
+SECONDS = (len(WAV) * 3 // 4) / 32_000
+
+
+def part_found(part: Json) -> tuple[MediaPart, ...]:
+    """What is found in a conversation with this part, which is gone afterwards."""
+    fields = chat({"type": "text", "text": "before"}, part)
+    kept, found = apart(fields)
+    assert apart(kept) == (kept, ())
+    if not found:
+        assert kept is fields
+        return ()
+    assert json.loads(bytes(kept["messages"]))[0]["content"] == [
+        {"type": "text", "text": "before"},
+        {"type": "text", "text": f"[{found[0].kind.value}]"},
+    ]
+    return found
+
+
 @pytest.mark.parametrize(
     ("part", "found"),
     [
-        ({"type": "image_url", "image_url": {"url": "http://x/a.png"}}, MediaPart(kind=IMAGE)),
-        (
-            {"type": "image_url", "image_url": {"url": "https://x", "detail": "low"}},
-            MediaPart(kind=IMAGE, detail="low"),
-        ),
-        (
-            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
-            MediaPart(kind=IMAGE, width=640, height=480, payload_bytes=len(PNG)),
-        ),
-        (
-            {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}", "detail": "high"},
-            MediaPart(kind=IMAGE, width=640, height=480, detail="high", payload_bytes=len(PNG)),
-        ),
-        ({"type": "input_image", "file_id": "f", "detail": 5}, MediaPart(kind=IMAGE)),
-        (
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-            MediaPart(kind=IMAGE, payload_bytes=4),
-        ),
-        ({"type": "image_url", "image_url": None, "uuid": "u"}, MediaPart(kind=IMAGE)),
-        ({"image_url": "http://x"}, MediaPart(kind=IMAGE)),
-        ({"image_url": "http://x", "role": "user"}, MediaPart(kind=IMAGE)),
-        ({"type": "image_embeds", "image_embeds": "AAAA"}, MediaPart(kind=IMAGE, payload_bytes=4)),
-        (
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
-            MediaPart(kind=IMAGE, width=640, height=480, payload_bytes=len(PNG)),
-        ),
+        ({"type": "image_url", "image_url": {"url": "http://x/a.png", "detail": "low"}}, MediaPart(kind=IMAGE)),
+        ({"type": "image_url", "image_url": {"url": DATA_URL}}, KNOWN),
+        ({"type": "input_image", "image_url": DATA_URL, "detail": "high"}, KNOWN),
+        ({"type": "input_image", "file_id": "f"}, MediaPart(kind=IMAGE)),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, MediaPart(kind=IMAGE)),
+        ({"type": "image_embeds", "image_embeds": "AAAA"}, MediaPart(kind=IMAGE)),
         ({"type": "image", "source": {"type": "url", "url": "http://x"}}, MediaPart(kind=IMAGE)),
         (
             {"type": "input_audio", "input_audio": {"data": WAV, "format": "wav"}},
-            MediaPart(kind=AUDIO, seconds=(len(WAV) * 3 // 4) / 32_000, payload_bytes=len(WAV)),
+            MediaPart(kind=AUDIO, seconds=SECONDS),
         ),
+        ({"type": "input_audio", "input_audio": {"data": WAV}}, MediaPart(kind=AUDIO, seconds=SECONDS)),
         (
-            {"type": "audio_url", "audio_url": {"url": "data:audio/mp3;base64,AAAA"}},
-            MediaPart(kind=AUDIO, payload_bytes=4),
+            {"type": "audio_url", "audio_url": {"url": f"data:audio/wav;base64,{WAV}"}},
+            MediaPart(kind=AUDIO, seconds=SECONDS),
         ),
+        ({"type": "audio_url", "audio_url": {"url": "data:audio/mp3;base64,AAAA"}}, MediaPart(kind=AUDIO)),
         ({"type": "video_url", "video_url": {"url": "file:///x"}}, MediaPart(kind=VIDEO)),
-        ({"type": "input_file", "file_data": "AAAAAAAA"}, MediaPart(kind=FILE, payload_bytes=8)),
-        ({"type": "file", "file": {"file_data": "AAAA", "filename": "f"}}, MediaPart(kind=FILE, payload_bytes=4)),
-        ({"type": "document", "source": {"data": "AAAA"}}, MediaPart(kind=FILE, payload_bytes=4)),
-        ({"type": "prompt_embeds", "data": "AAAA"}, MediaPart(kind=FILE, payload_bytes=4)),
+        ({"type": "input_file", "file_data": "AAAAAAAA"}, MediaPart(kind=FILE)),
+        ({"type": "file", "file": {"file_data": "AAAA", "filename": "f"}}, MediaPart(kind=FILE)),
+        ({"type": "document", "source": {"data": "AAAA"}}, MediaPart(kind=FILE)),
+        ({"type": "prompt_embeds", "data": "AAAA"}, MediaPart(kind=FILE)),
         ({"type": "other", "video_url": "http://x"}, MediaPart(kind=VIDEO)),
-        ({"type": "text", "text": "x", "image_url": "http://x", "uuid": "u"}, MediaPart(kind=IMAGE)),
-        ({"type": "input_audio", "image_url": "http://x", "uuid": "u"}, MediaPart(kind=IMAGE)),
     ],
 )
-def test_parts(part: Json, found: MediaPart) -> None:
-    """Kind by type or key, size and length by what the payload states; a part that is fetched states nothing."""
-    fields = chat({"type": "text", "text": "before"}, part)
-    assert media_parts(fields) == (found,)
-    kept = without_payloads(fields)
-    assert media_parts(kept) == ()
-    assert json.loads(bytes(kept["messages"]))[0]["content"] == [
-        {"type": "text", "text": "before"},
-        {"type": "text", "text": f"[{found.kind.value}]"},
-    ]
+def test_parts_by_their_type(part: Json, found: MediaPart) -> None:
+    """Size and length are what the payload states; a part that is fetched states nothing."""
+    assert part_found(part) == (found,)
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ({"image_url": "http://x"}, MediaPart(kind=IMAGE)),
+        ({"image_url": DATA_URL, "role": "user"}, KNOWN),
+        ({"image_url": {"url": DATA_URL}, "type": None}, KNOWN),
+        ({"type": "image_url", "image_url": None, "uuid": "u"}, MediaPart(kind=IMAGE)),
+        ({"type": "text", "text": "x", "image_url": DATA_URL, "uuid": "u"}, KNOWN),
+        ({"type": "text", "text": "x", "image_url": DATA_URL, "uuid": 0}, KNOWN),
+        ({"type": "input_audio", "image_url": "http://x", "uuid": "u"}, MediaPart(kind=IMAGE)),
+        ({"image": DATA_URL, "video_url": "http://x", "type": "text", "uuid": "u"}, MediaPart(kind=VIDEO)),
+        ({"audio_url": "http://x", "image_embeds": "AAAA"}, MediaPart(kind=IMAGE)),
+        ({"video_url": "http://x", "input_audio": {"data": WAV}}, MediaPart(kind=AUDIO, seconds=SECONDS)),
+        ({"input_audio": {"data": WAV}, "prompt_embeds": 1, "uuid": "u"}, MediaPart(kind=FILE)),
+        ({"tool_reference": 1, "video_url": "http://x"}, MediaPart(kind=VIDEO)),
+        ({"file": "x"}, MediaPart(kind=FILE)),
+    ],
+)
+def test_parts_by_their_keys(part: Json, found: MediaPart) -> None:
+    """Without a type, and with a `uuid` whatever the type, the engine takes the first key there is in its own order."""
+    assert part_found(part) == (found,)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +115,15 @@ def test_parts(part: Json, found: MediaPart) -> None:
         "data:image/png;base64,AAAA",
         {"type": "text", "text": "data:image/png;base64,AAAA"},
         {"type": "text", "text": "x", "image_url": "http://x"},
+        {"type": "text", "text": "x", "image_url": {"url": "http://x"}, "uuid": None},
+        {"type": "refusal", "refusal": "x", "uuid": None, "input_audio": {"data": WAV}},
+        {"type": "text", "text": "x", "image": "http://x", "uuid": "u"},
+        {"type": "text", "text": "x", "tool_reference": "f", "uuid": "u"},
+        {"tool_reference": "f", "name": "a long name", "file": "x"},
+        {"type": "file", "tool_reference": "f", "name": "x", "file": "x", "uuid": "u"},
         {"type": "thinking", "thinking": "x"},
         {"type": "tool_use", "input": {"content": {"type": "other"}}},
+        {"type": "other", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
         {"type": "other"},
         {"type": "x" * 300},
         {},
@@ -101,10 +132,59 @@ def test_parts(part: Json, found: MediaPart) -> None:
     ],
 )
 def test_text(part: object) -> None:
-    """A data URL inside a text is text, for the engine too; the fields are the same object."""
-    fields = chat(part)
-    assert media_parts(fields) == ()
-    assert without_payloads(fields) is fields
+    """What the engine takes for text is counted, whatever else is in the part; a `uuid` of null is none."""
+    assert part_found(part) == ()
+
+
+SMALL = base64.b64encode(png((28, 28))).decode()
+UNKNOWN = MediaPart(kind=IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ({"image_url": {"url": "https://x/huge.jpg"}, "data": SMALL}, UNKNOWN),
+        ({"image_url": {"url": "https://x/huge.jpg", "data": SMALL, "image_url": SMALL}}, UNKNOWN),
+        ({"image_url": {"url": "https://x/huge.jpg"}, "url": SMALL, "source": {"data": SMALL}, "file": SMALL}, UNKNOWN),
+        ({"image_url": {"url": DATA_URL}, "file": f"data:image/png;base64,{SMALL}{'A' * len(PNG)}"}, KNOWN),
+        ({"image_url": {"source": {"data": SMALL}}}, UNKNOWN),
+        ({"image_url": [SMALL]}, UNKNOWN),
+        ({"type": "image_embeds", "image_embeds": SMALL, "image_url": {"url": DATA_URL}}, UNKNOWN),
+        ({"type": "image", "image": SMALL, "source": {"data": SMALL}}, UNKNOWN),
+        ({"type": "image", "image_url": {"url": DATA_URL}}, UNKNOWN),
+    ],
+)
+def test_a_decoy_sets_no_size(part: Json, found: MediaPart) -> None:
+    """A size counts only from the very place the engine reads the picture from."""
+    assert part_found({"type": "image_url", **part}) == (found,)
+
+
+@pytest.mark.parametrize(
+    ("form", "seconds"),
+    [("wav", SECONDS), ("wav;base64,UklGRg", None), ("w" * 300, None), (None, None), (5, None), ("", None)],
+)
+def test_a_format_that_brings_its_own_data(form: object, seconds: float | None) -> None:
+    """The engine writes the format in front of the data, so one with a comma is what it would play."""
+    part: Json = {"type": "input_audio", "input_audio": {"data": WAV, "format": form}}
+    assert part_found(part) == (MediaPart(kind=AUDIO, seconds=seconds),)
+
+
+@pytest.mark.parametrize(("sign", "escape"), [("/", "\\/"), ("/", "\\u002f"), ("+", "\\u002B"), ("A", "\\u0041")])
+def test_escapes_in_a_payload(sign: str, escape: str) -> None:
+    """PHP escapes every slash and .NET every plus: the size and the length are those of the text they stand for."""
+    picture = b'[{"content":[{"type":"image_url","image_url":{"url":"%s"}}]}]' % DATA_URL.replace(sign, escape).encode()
+    assert apart({"messages": msgspec.Raw(picture)})[1] == (KNOWN,)
+    recording = (
+        b'[{"content":[{"type":"input_audio","input_audio":{"data":"%s"}}]}]' % WAV.replace(sign, escape).encode()
+    )
+    assert apart({"messages": msgspec.Raw(recording)})[1] == (MediaPart(kind=AUDIO, seconds=SECONDS),)
+
+
+def test_a_payload_that_is_no_text() -> None:
+    """It states nothing."""
+    for payload in (rb"\n\xff".replace(b"\\xff", b"\xff"), b"\\q"):
+        part = b'[{"content":[{"type":"image_url","image_url":{"url":"%s"}}]}]' % payload
+        assert apart({"messages": msgspec.Raw(part)})[1] in ((UNKNOWN,), ())
 
 
 @pytest.mark.parametrize(
@@ -113,50 +193,48 @@ def test_text(part: object) -> None:
         {},
         {"messages": None},
         {"messages": "x"},
+        {"messages": {"content": [{"type": "image_url"}]}},
         {"messages": [5, {"role": "user", "content": "x"}]},
         {"messages": [{"role": "assistant", "audio": {"id": "a"}, "image_url": "x"}]},
-        {"input": "data:image/png;base64,AAAA"},
+        {"messages": [{"role": "user", "content": {"type": "image_url", "image_url": {"url": "x"}}}]},
+        {"messages": [{"role": "user", "content": "x", "output": [{"type": "image_url"}]}]},
+        {"messages": [{"content": [{"type": "tool_result", "content": [{"type": "image_url"}]}]}]},
+        {"tools": [{"content": [{"type": "image_url"}]}]},
     ],
 )
 def test_what_holds_no_parts(fields: Json) -> None:
-    """A message is not a part, and a text is not a list of parts."""
+    """Only the list in the content of a message does, for the engine too."""
     given = fields_of(fields)
-    assert media_parts(given) == ()
-    assert without_payloads(given) is given
+    assert apart(given) == (given, ())
+    assert apart(given)[0] is given
 
 
-PICTURE: Json = {"type": "image", "source": {"data": "AAAA"}}
-MARKER: Json = {"type": "text", "text": "[image]"}
+def test_so_many_parts() -> None:
+    """One more than may be looked into is refused by name; texts are no such parts."""
+    picture: Json = {"type": "image_url", "image_url": {"url": "https://x"}}
+    text: Json = {"type": "text", "text": "x"}
+    assert len(apart(chat(*[picture] * MAX_PARTS, *[text] * 100))[1]) == MAX_PARTS
+    with pytest.raises(InvalidRequest, match="'messages' has more than 1024 parts that are not text") as caught:
+        apart(chat(*[picture] * MAX_PARTS, text, picture))
+    assert caught.value.param == "messages"
 
 
 @pytest.mark.parametrize(
-    ("fields", "kept"),
+    ("parts", "found"),
     [
+        (None, ()),
+        ("x", ()),
         (
-            {"messages": [{"content": [{"type": "tool_result", "content": [PICTURE], "a": 1}]}]},
-            {"messages": [{"content": [{"type": "tool_result", "content": [MARKER], "a": 1}]}]},
+            [{"type": "image_url", "url": DATA_URL}, {"type": "audio_url", "url": "https://x"}],
+            (KNOWN, MediaPart(kind=AUDIO)),
         ),
-        ({"system": [{"content": [PICTURE]}]}, {"system": [{"content": [MARKER]}]}),
-        (
-            {"input": [{"type": "function_call_output", "output": [PICTURE]}, {"role": "user", "content": "x"}]},
-            {"input": [{"type": "function_call_output", "output": [MARKER]}, {"role": "user", "content": "x"}]},
-        ),
-        (
-            {"instances": [{"messages": [{"content": [PICTURE]}]}]},
-            {"instances": [{"messages": [{"content": [MARKER]}]}]},
-        ),
-        ({"content_parts": [{"type": "image_url", "url": "http://x"}]}, {"content_parts": [MARKER]}),
-        (
-            {"messages": [{"content": PICTURE}], "tools": [PICTURE]},
-            {"messages": [{"content": MARKER}], "tools": [PICTURE]},
-        ),
+        ([{"type": "video_url"}, {"type": "other", "url": DATA_URL}, 5], (MediaPart(kind=VIDEO),)),
+        ([{"type": "image_url", "url": "https://x", "image_url": DATA_URL}], (UNKNOWN,)),
     ],
 )
-def test_where_parts_are(fields: Json, kept: Json) -> None:
-    """In the messages, items, results of tools and instances of every form; nowhere else."""
-    given = fields_of(fields)
-    assert len(media_parts(given)) == 1
-    assert {name: json.loads(bytes(value)) for name, value in without_payloads(given).items()} == kept
+def test_content_parts(parts: object, found: tuple[MediaPart, ...]) -> None:
+    """Beside token ids a part is a type and a `url`, and nothing else."""
+    assert of_content_parts(msgspec.Raw(json.dumps(parts).encode())) == found
 
 
 def test_everything_else_keeps_its_bytes() -> None:
@@ -165,7 +243,7 @@ def test_everything_else_keeps_its_bytes() -> None:
     body = (
         b'{"messages":[ {"role" :"user", "content":[%s , {"type":"image_url","image_url":"x"}]}, { "a":1E2 } ]}' % text
     )
-    kept = bytes(without_payloads(read_fields(body))["messages"])
+    kept = bytes(apart(read_fields(body))[0]["messages"])
     assert text in kept
     assert b'{ "a":1E2 }' in kept
 
@@ -181,35 +259,25 @@ def test_a_large_picture() -> None:
             b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}' % content
         )
         fields = read_fields(body)
-        assert media_parts(fields) == (MediaPart(kind=IMAGE, payload_bytes=O18_CHARACTERS),)
-        kept = bytes(without_payloads(fields)["messages"])
+        kept_fields, found = apart(fields)
+        assert found == (MediaPart(kind=IMAGE),)
+        kept = bytes(kept_fields["messages"])
         assert kept == (
             b'[{"role":"user","content":[{"type":"text","text":"twelve words"},{"type":"text","text":"[image]"}]}]'
         )
 
 
-@pytest.mark.parametrize("value", [b"[1,", b"{", b'{"a":', b"[" * 100_000, b'[{"content":[}]'])
+@pytest.mark.parametrize("value", [b"[1,", b"{", b'{"a":', b"[" * 100_000, b'[{"content":[}]', b'[{"\xff":1}]'])
 def test_malformed_json(value: bytes) -> None:
     """It has no parts; whoever needs its value refuses it."""
     fields = {"messages": msgspec.Raw(value)}
-    assert media_parts(fields) == ()
-    assert without_payloads(fields) is fields
+    assert apart(fields) == (fields, ())
 
 
 def test_a_type_that_is_not_utf_8() -> None:
     """It is no type, and the keys decide."""
     fields = {"messages": msgspec.Raw(b'[{"content":[{"type":"\xff"},{"type":"\xff","image_url":"http://x"}]}]')}
-    assert media_parts(fields) == (MediaPart(kind=IMAGE),)
-
-
-def test_nesting_ends_somewhere() -> None:
-    """A part so deep that no reader takes it there is not looked for."""
-    value: object = PICTURE
-    for _ in range(20):
-        value = {"content": [value]}
-    fields = fields_of({"messages": [value]})
-    assert media_parts(fields) == ()
-    assert without_payloads(fields) is fields
+    assert apart(fields)[1] == (MediaPart(kind=IMAGE),)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +289,8 @@ def test_nesting_ends_somewhere() -> None:
             f"![](data:image/png;base64,{PNG})![](data:image/png;base64,AAAA)",
             "",
             (
-                MediaPart(kind=IMAGE, width=640, height=480, payload_bytes=len(PNG)),
-                MediaPart(kind=IMAGE, payload_bytes=4),
+                MediaPart(kind=IMAGE, width=640, height=480),
+                MediaPart(kind=IMAGE),
             ),
         ),
         ("![alt](http://x)", "![alt](http://x)", ()),
@@ -233,26 +301,22 @@ def test_pictures_in_a_tgi_text(text: str, left: str, parts: tuple[MediaPart, ..
     assert markdown_media(text) == (left, parts)
 
 
+def test_pictures_that_never_end() -> None:
+    """A text of a million beginnings is looked through once, and there are only so many pictures."""
+    text = "![](" * 1_000_000
+    assert markdown_media(text) == (text, ())
+    assert markdown_media(f"a ![](http://x) {text}") == (f"a  {text}", (MediaPart(kind=IMAGE),))
+    assert len(markdown_media("![]()" * MAX_PARTS)[1]) == MAX_PARTS
+    with pytest.raises(InvalidRequest, match="'inputs' has more than 1024 parts") as caught:
+        markdown_media("![]()" * (MAX_PARTS + 1))
+    assert caught.value.param == "inputs"
+
+
 @deterministic
 @given(objects("messages", "input", "instances", "system", "content_parts", "tools"))
 def test_any_json(fields: Fields) -> None:
     """Whatever the fields hold, nothing is raised, and a second look finds nothing more to take out."""
-    kept = without_payloads(fields)
-    assert media_parts(kept) == ()
-    assert without_payloads(kept) is kept
-    assert (kept is fields) is (media_parts(fields) == ())
-
-
-def test_a_part_is_looked_into_only_where_it_has_something() -> None:
-    """The work for a part does not grow with the names a payload may have."""
-    calls = 0
-
-    class Counting(dict):
-        def __getitem__(self, name: str) -> msgspec.Raw:
-            nonlocal calls
-            calls += 1
-            return super().__getitem__(name)
-
-    part = Counting({"type": msgspec.Raw(b'"image"'), "image": msgspec.Raw(b'{"url": "http://x/y.png"}')})
-    assert bytes(_payload(part, 2)) == b"http://x/y.png"
-    assert calls == 1
+    kept, found = apart(fields)
+    assert apart(kept) == (kept, ())
+    assert (kept is fields) is (found == ())
+    of_content_parts(fields.get("content_parts", msgspec.Raw(b"null")))

@@ -1,11 +1,18 @@
 """POST /v1/chat/completions: bytes in, request out."""
 
+import contextlib
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvguard.errors import InvalidRequest
+from kvguard.protocols.fields import MAX_VALUES
+from kvguard.protocols.media import MediaKind, MediaPart
 from kvguard.protocols.openai_chat import CAPS, PATH, TEMPLATE_FIELDS, conversation, parse, prompt_of
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from tests.kit.properties import deterministic
 
 BODY = b"""{"model":"tiny", "messages": [ {"role":"user","content":"h\\u00e9"} ], "max_completion_tokens": 50,
 "n":2, "stream": true, "temperature":1.0, "user":"x"}"""
@@ -27,7 +34,8 @@ MOVED = ("documents", "reasoning_effort")
 @pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name not in MOVED])
 def test_everything_the_template_may_look_at_belongs_to_the_prompt(name: str) -> None:
     """Each field a token count depends on is part of the prompt, as the client's own bytes."""
-    value = b"1e0" if name == "add_special_tokens" else b"[ 7 ]"
+    flags = ("add_special_tokens", "add_generation_prompt", "continue_final_message")
+    value = b"1e0" if name in flags else b"[ 7 ]"
     request = parse(b'{"messages":[1],"max_tokens":5,"%s":%s}' % (name.encode(), value))
     assert isinstance(request.prompt, ChatPrompt)
     assert set(request.prompt.fields) == {"messages", name}
@@ -136,37 +144,101 @@ def test_the_path() -> None:
     assert PATH == "/v1/chat/completions"
 
 
-def test_more_messages_than_any_conversation_has_are_refused() -> None:
-    """Each is looked at one by one, so their number is bounded; braces inside one message are not counted."""
-    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
-        parse(b'{"messages":[' + b"{}," * 16_384 + b"{}]}")
-    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
-        parse(b'{"messages":[1,{"content":1},' + b'{"content":[' + b"{}," * 16_384 + b"{}]}, {}]}")
-    with pytest.raises(InvalidRequest, match="more than 16384 entries and parts"):
-        parse(b'{"messages":[{"content":[' + b"{}," * 16_384 + b"{}]}]}")
-    parse(b'{"messages":[1,{"content":[' + b"{}," * 16_370 + b'{}]},{"content":"' + b"{" * 20 + b'"}]}')
+@pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name != "add_special_tokens"])
+def test_more_values_than_any_conversation_has_are_refused(name: str) -> None:
+    """Each costs time, so all that the template may look at is bounded; what strings hold is not counted."""
+    value = b'{"name":[' + b"{}," * MAX_VALUES + b"{}]}" if name != "messages" else b"[" + b"{}," * MAX_VALUES + b"{}]"
+    with pytest.raises(InvalidRequest, match="more than 65536 lists, objects and entries") as caught:
+        parse(b'{"messages":[],"%s":%s}' % (name.encode(), value))
+    assert caught.value.param == name
+    parse(b'{"messages":[{"content":"x"}],"tools":["%s"]}' % (b"{[," * MAX_VALUES))
 
 
-def test_messages_that_are_no_json_are_refused_by_name() -> None:
-    """However many they seem to be."""
-    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON"):
-        prompt_of({"messages": msgspec.Raw(b"[" + b"{" * 20_000)})
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"role":"user","content":[%s0]}' % (b"0," * 1_000_000),
+        b'{"role":"user","content":"x","output":[%s{}]}' % (b'{"file":1},' * 100_000),
+        b'{"role":"user","content":[{"content":[%s{}]}]}' % (b'{"file":1},' * 100_000),
+        b'{"role":"assistant","reasoning_content":[%s[]]}' % (b"[]," * 1_000_000),
+    ],
+)
+def test_small_bodies_that_would_take_long(message: bytes) -> None:
+    """A few megabytes of tiny values are refused by their number."""
+    with pytest.raises(InvalidRequest, match="more than 65536"):
+        parse(b'{"messages":[%s]}' % message)
 
 
-def test_a_message_that_is_no_json_is_refused_by_name() -> None:
-    """Also where only its old reasoning makes it be looked into."""
-    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON"):
-        prompt_of({"messages": msgspec.Raw(b'[{"reasoning_content": "a", 1}]')})
+@pytest.mark.parametrize("name", ["response_format", "kv_transfer_params", "model", "unknown", "logit_bias"])
+def test_what_is_not_built_may_hold_any_number_of_values(name: str) -> None:
+    """Of an object only its own members are told apart."""
+    inner = b"[" + b"[]," * 100_000 + b"[]]"
+    parse(
+        b'{"messages":[],"%s":%s}' % (name.encode(), inner if name in ("model", "unknown", "logit_bias") else b"null")
+    )
+    parse(b'{"messages":[],"%s":{"type":"text"}}' % name.encode())
 
 
-@pytest.mark.parametrize("value", ['"x"', "5", "[]"])
-def test_what_is_no_truth_value_is_refused_by_name(value: str) -> None:
-    """`add_special_tokens` is read with the rest of the request."""
-    with pytest.raises(InvalidRequest, match="add_special_tokens"):
-        parse(f'{{"messages":[],"add_special_tokens":{value}}}'.encode())
+def test_media_are_apart() -> None:
+    """They are found once, when the request is read, and what is counted has a mark in their place."""
+    body = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x"}}]}]}'
+    prompt = parse(body).prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.media == (MediaPart(kind=MediaKind.IMAGE),)
+    assert bytes(prompt.fields["messages"]) == b'[{"role":"user","content":[{"type":"text","text":"[image]"}]}]'
 
 
-def test_stop_sequences_are_noticed() -> None:
-    """Their answers end sooner, so they are known apart."""
-    assert parse(b'{"messages":[],"stop":["###"]}').stops
-    assert not parse(b'{"messages":[]}').stops
+@pytest.mark.parametrize(
+    "message",
+    [b'{"reasoning_content": "a", 1}', b'{"reasoning_content": "a", "\xff": 1}', b'{"\xff": "reasoning_content"}'],
+)
+def test_a_message_that_is_no_json_is_refused_by_name(message: bytes) -> None:
+    """Also where only its old reasoning makes it be looked into; a key that is not UTF-8 is not seen before."""
+    with pytest.raises(InvalidRequest, match="'messages' is not valid JSON") as caught:
+        prompt_of({"messages": msgspec.Raw(b"[%s]" % message)})
+    assert caught.value.param == "messages"
+
+
+_BODY = (
+    b'{"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","uuid":null,'
+    b'"image_url":{"url":"data:image/png;base64,AAAA"}}],"reasoning_content":"b"}],"documents":[{"a":"b"}],"n":"1",'
+    b'"chat_template_kwargs":{"a":1},"reasoning_effort":"low","kv_transfer_params":{"prompt_token_ids":[1]},'
+    b'"response_format":{"type":"text"},"tools":[{"type":"function"}],"stream":false,"max_tokens":5}'
+)
+
+
+@deterministic
+@given(st.lists(st.tuples(st.integers(0, len(_BODY) - 1), st.integers(0, 255)), min_size=1, max_size=3))
+def test_a_damaged_body_is_read_or_refused(damages: list[tuple[int, int]]) -> None:
+    """Whatever bytes are in a body, nothing but InvalidRequest comes out."""
+    body = bytearray(_BODY)
+    for place, byte in damages:
+        body[place] = byte
+    with contextlib.suppress(InvalidRequest):
+        assert parse(bytes(body)).model is not ...
+
+
+@pytest.mark.parametrize("place", range(len(_BODY)))
+def test_a_byte_that_is_not_utf_8_anywhere(place: int) -> None:
+    """Inside any key or text."""
+    with contextlib.suppress(InvalidRequest):
+        assert parse(_BODY[:place] + b"\xff" + _BODY[place + 1 :]).model is not ...
+
+
+FLAGS = ("add_special_tokens", "add_generation_prompt", "continue_final_message", "echo", "stream", "ignore_eos")
+
+
+@pytest.mark.parametrize("name", [*FLAGS, "use_beam_search"])
+@pytest.mark.parametrize("value", ['"x"', '"maybe"', "5", "3", "-1", "0.5", "[]", "{}", '""'])
+def test_what_is_no_truth_value_is_refused_by_name(name: str, value: str) -> None:
+    """Every flag is read, whether it matters or not."""
+    with pytest.raises(InvalidRequest, match=f"'{name}' must be true or false") as caught:
+        parse(f'{{"messages":[],"{name}":{value}}}'.encode())
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize("name", [*FLAGS, "use_beam_search"])
+@pytest.mark.parametrize("value", ["true", "false", "0", "1", '"yes"', '"No"', '"on"', '"OFF"', '"t"', "1.0", "null"])
+def test_truth_in_any_spelling(name: str, value: str) -> None:
+    """As the engine's own models take it."""
+    parse(f'{{"messages":[],"{name}":{value}}}'.encode())

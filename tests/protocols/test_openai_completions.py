@@ -183,9 +183,26 @@ def test_lists_that_only_look_like_ids_are_refused(prompt: bytes) -> None:
 def test_numbers_by_the_million_are_counted_or_refused_without_being_built() -> None:
     """Plain ids of any number are counted; as many odd ones are refused by name."""
     assert parse(b'{"prompt":[' + b"1," * 200_000 + b"1]}").prompt == TokenPrompts((200_001,))
-    with pytest.raises(InvalidRequest, match="no plain token ids"):
+    with pytest.raises(InvalidRequest, match="more than 65536 lists, objects and entries"):
         parse(b'{"prompt":[' + b"1.0," * 200_000 + b"1]}")
     assert parse(b'{"prompt":["' + b"a," * 200_000 + b'"]}').prompt == TextPrompts(("a," * 200_000,))
+
+
+@pytest.mark.parametrize("entry", [b'"a"', b"[]", b"[[1]]"])
+def test_long_lists_of_prompts_are_refused_without_being_split(entry: bytes) -> None:
+    """Several million short prompts fit a body."""
+    with pytest.raises(InvalidRequest, match="more than 65536"):
+        parse(b'{"prompt":[' + (entry + b",") * 100_000 + entry + b"]}")
+
+
+def test_a_suffix_for_many_prompts() -> None:
+    """It is written behind each of them, so both together are bounded; one prompt may have any."""
+    suffix = b"x" * 20_000
+    parse(b'{"prompt":["a"],"suffix":"%s"}' % (suffix * 1_000))
+    parse(b'{"prompt":["a"%s],"suffix":"%s"}' % (b',"a"' * 838, suffix))
+    with pytest.raises(InvalidRequest, match="too long for so many prompts") as caught:
+        parse(b'{"prompt":["a"%s],"suffix":"%s"}' % (b',"a"' * 839, suffix))
+    assert caught.value.param == "suffix"
 
 
 @pytest.mark.parametrize(("value", "on"), [("null", False), ("false", False), ("true", True), ('"no"', False)])
@@ -201,3 +218,13 @@ def test_stop_sequences_are_noticed() -> None:
     """Their answers end sooner, so they are known apart."""
     assert parse(b'{"prompt":"hi","stop":["###"]}').stops
     assert not parse(b'{"prompt":"hi"}').stops
+
+
+@pytest.mark.parametrize("name", ["echo", "stream", "ignore_eos", "use_beam_search", "add_special_tokens"])
+@pytest.mark.parametrize("value", ["3", "[]", '"maybe"'])
+def test_what_is_no_truth_value_is_refused_by_name(name: str, value: str) -> None:
+    """Every flag is read, whether it matters or not; one this route does not have is none."""
+    with pytest.raises(InvalidRequest, match=f"'{name}' must be true or false") as caught:
+        parse(f'{{"prompt":"a","{name}":{value}}}'.encode())
+    assert caught.value.param == name
+    parse(f'{{"prompt":"a","{name}":"yes","continue_final_message":{value}}}'.encode())

@@ -36,7 +36,7 @@ async def test_the_context_of_a_backend_bounds_the_answer() -> None:
     """One candidate asks different things of backends with different contexts."""
     candidate = await counted(GENERATING[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy(), "normal")
     short, long = (candidate.demand_on(backend_at("b", 0.0, context=tokens)) for tokens in (100, 10_000))
-    assert (short.prompts, short.output_cap, short.estimated) == ((3,), 97, True)
+    assert (short.prompts, short.output_cap, short.estimated) == ((3,), 98, True)
     assert (short.slack_tokens, short.prompt_tokens) == (1, 2)
     assert long.output_cap == 5000
 

@@ -357,3 +357,11 @@ def test_a_probe_in_shadow_is_counted_and_passes_unchanged() -> None:
         assert isinstance(outcome.verdict, verdict)
         assert (outcome.decision.demand, outcome.decision.probe) == (SMALL, False)
     assert stalled.watch.probes == {EngineState.STALLED: 1}
+
+
+def test_which_name_belongs_to_which_model() -> None:
+    """Over all backends: an adapter to its parent, any other to itself."""
+    one = backend("a", 0.0, models=frozenset({"m", "ad-1"}))
+    one.parents = {"ad-1": "m"}
+    made, _ = controller(one, backend("b", 0.0, models=frozenset({"n"})))
+    assert made.parents() == {"m": "m", "ad-1": "m", "n": "n"}

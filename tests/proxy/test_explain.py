@@ -232,6 +232,15 @@ def test_a_model_nobody_lists_is_asked_of_all() -> None:
     assert report["why"][0] == "no backend lists this model, so each is asked as if it did; the engine may say 404"
 
 
+@pytest.mark.parametrize("model", [{}, {"model": None}, {"model": ""}])
+def test_a_request_that_names_no_model_is_served(model: dict[str, object]) -> None:
+    """The engine takes its own, so nothing is said of a 404."""
+    explainer, _ = explainer_of(backend_at("a", 0.1, models=("m", "served-too")))
+    (report,) = explained(explainer, {**SMALL, **model})["backends"]
+    assert report["decision"] == "admit"
+    assert not any("404" in line for line in report["why"])
+
+
 def test_an_opt_out_that_is_not_honoured_is_noted() -> None:
     """The header means nothing unless the operator allows it."""
     explainer, _ = explainer_of(backend_at("b", 0.75), degrade=replace(DEGRADE, allow_opt_out=False))

@@ -70,3 +70,13 @@ async def test_a_lone_surrogate_is_no_text(tmp_path: Path, local: bool, route: s
     bodies = {COMPLETIONS: b'{"prompt": %s}', CHAT: b'{"messages": [{"role": "user", "content": %s}]}'}
     async with running_stub() as stub, guarding(stub, tokens=tokens) as guard:
         assert await answered(guard, route, bodies[route] % text) in (200, 400)
+
+
+async def test_a_key_that_is_not_utf_8() -> None:
+    """Refused by the field it is in, on the traffic port as in an explanation."""
+    body = b'{"max_tokens":1,"messages":[{"role":"assistant","content":"x","reasoning_content":"a","\xff":1}]}'
+    async with running_stub() as stub, guarding(stub) as guard:
+        assert await answered(guard, CHAT, body) == 400
+        explained = await guard.admin.post("/debug/explain", content=body)
+        assert (explained.status_code, explained.json()["error"]["param"]) == (400, "messages")
+        assert not [line for line in guard.logs if line["event"] == "fault"]

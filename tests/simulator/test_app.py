@@ -137,6 +137,8 @@ async def test_created_is_the_clocks_time():
         ("/v1/completions", b'{"prompt": "a", "model": "nope"}', 404, "NotFoundError"),
         ("/v1/chat/completions", b'{"messages": [], "max_tokens": 0}', 400, "BadRequestError"),
         ("/tokenize", b'{"model": "nope", "prompt": "a"}', 404, "NotFoundError"),
+        ("/v1/completions", b'{"prompt": [' + b"9" * 5000 + b"]}", 400, "Bad Request"),
+        ("/tokenize", rb'{"model": "\ud800", "prompt": "a"}', 404, "NotFoundError"),
     ],
 )
 async def test_errors_have_vllms_shape(path, content, status, kind):

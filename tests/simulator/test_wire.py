@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -158,6 +159,15 @@ def test_a_body_of_the_wrong_shape(body, param):
     assert error["message"].startswith("1 validation error:\n  {'type': ")
 
 
+@pytest.mark.parametrize("flag", ["echo", "add_generation_prompt", "continue_final_message", "add_special_tokens"])
+def test_a_flag_is_true_or_false(flag):
+    """In any spelling pydantic takes, and nothing else."""
+    for value in (3, [], "maybe"):
+        assert refusal(chat_call, {"messages": [], flag: value})["param"] == f"body.{flag}"
+    for value in ("yes", 0, False):
+        assert chat(**{flag: value}).prompt_tokens
+
+
 @pytest.mark.parametrize("prompt", [["a", 1], [1, "a"], [[1], "a"], [1.5], [-1], 7])
 def test_a_mixed_prompt_is_refused(prompt):
     """A prompt is of one form throughout."""
@@ -165,10 +175,39 @@ def test_a_mixed_prompt_is_refused(prompt):
     assert (error["type"], error["code"]) == ("Bad Request", 400)
 
 
-@pytest.mark.parametrize("raw", [b"\xff\xfe\xfd", b"[" * 200_000])
+LONG = b"9" * 5000  # digits, more than Python reads
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xff\xfe\xfd",
+        b"[" * 200_000,
+        b'{"prompt": [%s]}' % LONG,
+        b'{"prompt": "a", "unknown": %s}' % LONG,
+        b'{"messages": [{"role": "user", "content": %s}]}' % LONG,
+    ],
+)
 def test_an_undecodable_body_is_refused(raw):
-    """Neither broken text nor endless nesting gets past the parser."""
-    assert refusal(completion_call, raw)["code"] == 400
+    """Neither broken text nor endless nesting nor an endless number gets past the parser."""
+    for call in (completion_call, chat_call, tokenize_answer):
+        assert (refusal(call, raw)["type"], refusal(call, raw)["code"]) == ("Bad Request", 400)
+
+
+@pytest.mark.parametrize("depth", range(850, 1000))
+def test_tools_nested_too_deeply_are_refused(depth):
+    """What was just read may be too deep to be written again."""
+    deep = b'[{"a":' + b"[" * depth + b"]" * depth + b"}]"
+    body = b'{"messages": [], "max_tokens": 1, "tools": %s}' % deep
+    for raw in (body, body.replace(b"[]", b'[{"role":"assistant","tool_calls":%s}]' % deep, 1)):
+        with contextlib.suppress(ApiError):
+            chat_call(raw, CONFIG)
+
+
+def test_half_a_character_is_not_repeated():
+    """It could not be sent."""
+    error = refusal(chat_call, rb'{"messages": [], "model": "\ud800"}')
+    assert error["message"] == "The model `?` does not exist. Valid aliases: sim-tiny."
 
 
 def test_an_unknown_model_is_not_found():

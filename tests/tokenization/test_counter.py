@@ -47,7 +47,9 @@ def counting(
     """These counters in this order for every model, each asked about prompts up to a limit."""
     exact: Sequence[ExactCounter] = [ExactCounter(counter=each, prompt_limit_bytes=limit) for each in counters]
     bases = base_of or {}
-    return PromptCounter(lambda _: exact, LearnedRatios(LearnedPolicy(**policy)), lambda name: bases.get(name, name))
+    return PromptCounter(
+        lambda _: exact, LearnedRatios(LearnedPolicy(**policy)), lambda name: (name, bases.get(name, name))
+    )
 
 
 def completion(model: str = "m", **fields: object) -> InferenceRequest:
@@ -137,15 +139,17 @@ async def test_an_adapter_is_learned_and_counted_as_its_base() -> None:
     """Whatever name a request has, the base model's counters and ratio are used."""
     asked: list[str] = []
 
-    def exact(model: str) -> Sequence[ExactCounter]:
-        asked.append(model)
+    def exact(names: Sequence[str]) -> Sequence[ExactCounter]:
+        asked.append("/".join(names))
         return ()
 
-    counter = PromptCounter(exact, LearnedRatios(LearnedPolicy(min_answers=1)), {"ad-1": "m", "m": "m"}.__getitem__)
+    counter = PromptCounter(
+        exact, LearnedRatios(LearnedPolicy(min_answers=1)), {"ad-1": ("ad-1", "m"), "m": ("m",)}.__getitem__
+    )
     counter.learn(completion("ad-1", prompt="abc " * 10), 10)
     assert (await counter.count(completion(prompt="abc " * 100))).prompts == (100,)
     assert (await counter.count(completion("ad-1", prompt="abc " * 100))).prompts == (100,)
-    assert asked == ["m", "m"]
+    assert asked == ["m", "ad-1/m"]
 
 
 def test_kinds_of_prompts_are_told_apart() -> None:
@@ -156,7 +160,7 @@ def test_kinds_of_prompts_are_told_apart() -> None:
         def observe(self, model: str, kind: PromptKind, *, size_bytes: int, tokens: int) -> None:
             seen.append(kind)
 
-    counter = PromptCounter(lambda _: (), Watching(LearnedPolicy()), str)
+    counter = PromptCounter(lambda _: (), Watching(LearnedPolicy()))
     for request in (completion(prompt="a"), chat("a"), chat("a", tools=[{"type": "function"}])):
         counter.learn(request, 1)
     assert seen == [PromptKind.TEXT, PromptKind.CHAT, PromptKind.TOOLS]

@@ -1,6 +1,7 @@
 """Tokens of pictures, recordings and videos per family of models."""
 
 import base64
+import json
 import struct
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvguard.protocols.fields import read_fields
-from kvguard.protocols.media import MediaKind, MediaPart, media_parts
+from kvguard.protocols.media import MediaKind, MediaPart, apart
 from kvguard.tokenization.media import MediaAllowance, MediaSetting
 from kvguard.tokenization.media_families import (
     FAMILIES,
@@ -29,7 +30,7 @@ O18_CHARACTERS = 2_500_000
 
 
 def tokens(part: MediaPart, model: str | None, *settings: MediaSetting) -> tuple[int, int]:
-    found = MediaAllowance(settings).of([part], model)
+    found = MediaAllowance(settings).of([part], [model or ""])
     return found.expected_tokens, found.upper_tokens
 
 
@@ -199,16 +200,16 @@ def test_a_family_there_is_not() -> None:
 def test_several_parts() -> None:
     """They add up, and none is nothing."""
     parts = [picture(), picture(448, 448), MediaPart(kind=MediaKind.FILE)]
-    total = MediaAllowance().of(parts, "phi-4-multimodal")
+    total = MediaAllowance().of(parts, ["phi-4-multimodal"])
     assert total == MediaTokens(expected_tokens=1361 + 545 + 1024, upper_tokens=10_065 + 545 + 16_384)
-    assert MediaAllowance().of([], "x") == NO_TOKENS
+    assert MediaAllowance().of([], ["x"]) == NO_TOKENS
 
 
 def test_a_large_picture_inside_a_request() -> None:
     """A data URL of 2.5 million characters is a bounded number of tokens, and not by its length."""
     url = b"data:image/jpeg;base64," + b"A" * O18_CHARACTERS
     body = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"%s"}}]}]}' % url
-    found = MediaAllowance().of(media_parts(read_fields(body)), "some-vision-model")
+    found = MediaAllowance().of(apart(read_fields(body))[1], ["some-vision-model"])
     assert 0 < found.expected_tokens <= found.upper_tokens < 10_000
 
 
@@ -217,7 +218,52 @@ def test_a_picture_that_states_its_size() -> None:
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5xI", 13, b"IHDR", 640, 480, 0) + struct.pack(">I4sx", 1, b"IDAT")
     url = b"data:image/png;base64," + base64.b64encode(head) + b"A" * 1000
     body = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"%s"}}]}]}' % url
-    found = MediaAllowance().of(media_parts(read_fields(body)), "qwen2.5-vl-7b")
+    found = MediaAllowance().of(apart(read_fields(body))[1], ["qwen2.5-vl-7b"])
+    assert found == MediaTokens(expected_tokens=23 * 17, upper_tokens=23 * 17)
+
+
+def test_text_beside_a_uuid_of_null_is_counted() -> None:
+    """The engine keeps such a text, so it is no picture of 576 tokens."""
+    part = {"type": "text", "text": "word " * 40_000, "uuid": None, "image_url": {"url": "https://x"}}
+    fields, found = apart(read_fields(json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()))
+    assert len(bytes(fields["messages"])) > 200_000
+    assert MediaAllowance().of(found, ["llava"]) == NO_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("url", "decoy", "expected", "upper"),
+    [
+        ("https://x/huge.jpg", {"data": "small"}, 27 * 27, 16_384),
+        ("https://x/huge.jpg", {"image_url": {"url": "https://x/huge.jpg", "data": "small"}}, 27 * 27, 16_384),
+        ("huge", {"file": "longer"}, 16_384, 16_384),
+    ],
+)
+def test_the_size_of_a_decoy(url: str, decoy: dict[str, object], expected: int, upper: int) -> None:
+    """Only the picture the engine reads is allowed for, whatever else is in the part."""
+    sizes = {"small": (28, 28), "huge": (8000, 8000), "longer": (28, 28)}
+    data = {name: f"data:image/png;base64,{_png(*size)}" for name, size in sizes.items()}
+    data["longer"] += "A" * 1000
+    text = json.dumps({"type": "image_url", "image_url": {"url": url}, **decoy})
+    for name, value in data.items():
+        text = text.replace(f'"{name}"', f'"{value}"')
+    _, found = apart(read_fields(b'{"messages":[{"content":[%s]}]}' % text.encode()))
+    allowed = MediaAllowance().of(found, ["qwen2.5-vl-7b"])
+    assert (allowed.expected_tokens, allowed.upper_tokens) == (expected, upper)
+
+
+def _png(width: int, height: int) -> str:
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5xI", 13, b"IHDR", width, height, 0)
+    return base64.b64encode(head + struct.pack(">I4sx", 1, b"IDAT")).decode()
+
+
+@pytest.mark.parametrize("escape", ["/", "\\/", "\\u002f"])
+def test_a_picture_with_escaped_slashes(escape: str) -> None:
+    """A JPEG begins with one; its size is known however the client writes it."""
+    head = b"\xff\xd8" + struct.pack(">BBHBHH", 0xFF, 0xC0, 8, 8, 480, 640) + b"\x00\xff\xda\x00\x02"
+    url = f"data:image/jpeg;base64,{base64.b64encode(head).decode()}".replace("/", escape)
+    assert escape in url
+    body = b'{"messages":[{"content":[{"type":"image_url","image_url":{"url":"%s"}}]}]}' % url.encode()
+    found = MediaAllowance().of(apart(read_fields(body))[1], ["qwen2.5-vl-7b"])
     assert found == MediaTokens(expected_tokens=23 * 17, upper_tokens=23 * 17)
 
 
@@ -229,7 +275,7 @@ SIDES = st.integers(min_value=1, max_value=2**32)
 def test_no_picture_is_more_than_the_largest(family: object, width: int, height: int) -> None:
     """Whatever the size, expected is at least one token and at most the bound, and the bound at most the family's."""
     allowance = MediaAllowance([MediaSetting(pattern="*", family=getattr(family, "name", None))])
-    known, unknown = allowance.of([picture(width, height)], "x"), allowance.of([picture()], "x")
+    known, unknown = allowance.of([picture(width, height)], ["x"]), allowance.of([picture()], ["x"])
     assert 1 <= known.expected_tokens <= known.upper_tokens <= unknown.upper_tokens
     assert unknown.expected_tokens <= unknown.upper_tokens
 
