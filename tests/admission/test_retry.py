@@ -1,6 +1,5 @@
 """When a refused client should come back."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
