@@ -240,13 +240,13 @@ def test_what_was_freed_is_counted_in_the_blocks_learned_later() -> None:
     assert ledger.freed_since(0.0, begun_before=9.0) == 4
 
 
-def test_a_hundred_thousand_endings_cost_no_more_each_than_the_first() -> None:
+def test_twenty_thousand_endings_cost_no_more_each_than_the_first() -> None:
     """What is remembered is dropped from one end, one by one, and stays within the time it is remembered for."""
     ledger = ledger_of(remember_seconds=1.0)
-    for number in range(100_000):
-        now = number / 10_000
+    for number in range(20_000):
+        now = number / 2_000
         ledger.end(reserve(ledger, demand(16), now=now), SETTLED, now=now)
-    assert ledger.freed_since(0.0, begun_before=99.0) == 10_001
+    assert ledger.freed_since(0.0, begun_before=99.0) == 2_001
 
 
 @deterministic

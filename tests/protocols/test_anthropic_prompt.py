@@ -295,6 +295,17 @@ def test_deep_values(depth: int) -> None:
         )
 
 
+def test_what_is_too_deep_to_convert_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever on the way the stack runs out, the answer is the same."""
+
+    def too_deep(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("kvguard.protocols.anthropic_prompt._prompt", too_deep)
+    with pytest.raises(InvalidRequest, match="deep"):
+        prompt_of({})
+
+
 @deterministic
 @given(
     objects("messages", "system", "tools", "thinking", "output_config", "chat_template_kwargs", "kv_transfer_params")

@@ -240,6 +240,17 @@ def test_deep_values(depth: int) -> None:
         prompt_of({"input": msgspec.Raw(b'"x"'), "previous_input_messages": previous, "tools": tools})
 
 
+def test_what_is_too_deep_to_convert_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever on the way the stack runs out, the answer is the same."""
+
+    def too_deep(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("kvguard.protocols.responses_prompt._prompt", too_deep)
+    with pytest.raises(InvalidRequest, match="deep"):
+        prompt_of({})
+
+
 @deterministic
 @given(objects("input", "instructions", "tools", "reasoning", "previous_input_messages", "kv_transfer_params"))
 def test_any_json(fields: Fields) -> None:
