@@ -37,6 +37,7 @@ from kvguard.settings import Settings
 from kvguard.simulator.app import create_app
 from kvguard.simulator.config import SimConfig, parse_sim_url
 from kvguard.state import StateFile, check_writable
+from kvguard.telemetry.decision_log import DecisionFile, check_appendable
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 from kvguard.telemetry.reporter import Reporter
@@ -80,7 +81,8 @@ async def running(
         registry = CollectorRegistry()
         backends = [build_backend(settings, backend) for backend in settings.backends]
         metrics = _metrics(asked, registry, backends, clock)
-        reporter = Reporter(metrics, DecisionLog(logger))
+        file_of_decisions = _decision_file(settings, metrics, clock, stack)
+        reporter = Reporter(metrics, DecisionLog(logger), file_of_decisions)
         controller = Controller(
             backends,
             settings.admission_policy(),
@@ -88,6 +90,7 @@ async def running(
             rng=rng,
             on_tier_change=reporter.tier_change,
         )
+        controller.recording = file_of_decisions is not None
         if settings.forecast.state_file is not None:
             state = StateFile(settings.forecast.state_file, backends, reporter)
             await stack.enter_async_context(state.kept(clock, settings.forecast.state_interval_seconds))
@@ -131,6 +134,8 @@ def find_faults(settings: Settings) -> None:
     attempts += [functools.partial(_try_counters, settings), functools.partial(governance_of, settings)]
     if settings.forecast.state_file is not None:
         attempts.append(functools.partial(check_writable, settings.forecast.state_file))
+    if settings.decision_log.path is not None:
+        attempts.append(functools.partial(check_appendable, settings.decision_log.path))
     for attempt in attempts:
         try:
             attempt()
@@ -213,6 +218,18 @@ def _metrics(settings: Settings, registry: CollectorRegistry, backends: Sequence
     )
     registry.register(PoolCollector(backends, clock.now, lambda: metrics.tenants))
     return metrics
+
+
+def _decision_file(
+    settings: Settings, metrics: Metrics, clock: Clock, stack: contextlib.AsyncExitStack
+) -> DecisionFile | None:
+    """The decision log, written while `stack` lasts."""
+    policy = settings.decision_log.policy()
+    if policy is None:
+        return None
+    file = DecisionFile(policy, wall=clock.wall, tenants=lambda: metrics.tenants, dropped=metrics.line_dropped)
+    stack.enter_context(file.written())
+    return file
 
 
 def _following(

@@ -21,6 +21,7 @@ from kvguard.estimate import command as estimate
 from kvguard.explain import add_parser as add_explain
 from kvguard.policies import config_hash
 from kvguard.reload import SettingsFile
+from kvguard.replay import add_parser as add_replay
 from kvguard.settings import Settings
 from kvguard.sources import DEFAULT_FILE, load_settings, worker_faults
 from kvguard.telemetry.log import background_logging
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check, workers=None)
     estimate.add_parser(commands)
     add_explain(commands)
+    add_replay(commands)
     return parser
 
 

@@ -16,6 +16,7 @@ from kvguard.admission.policy import DegradePolicy, TrimMode
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import TierPolicy, TierRule
+from kvguard.telemetry.decision_log import DecisionLogPolicy
 from kvguard.tokenization.media import MediaSetting
 from kvguard.tokenization.media_families import FAMILIES, UNKNOWN_FAMILY
 
@@ -438,3 +439,20 @@ class LogSettings(Section):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Decisions above tier 0 are warnings."""
+
+
+class DecisionLogSettings(Section):
+    """A file of decisions, each with all it rested on, for `kvguard replay`. Sizes and counts only, no content."""
+
+    path: Path | None = None
+    """File that lines are appended to; none writes none."""
+    sample: Ratio = 1.0
+    """Share of requests that are in it, chosen by their ids."""
+    max_bytes: PositiveInt = 256 * 1024 * 1024
+    """At this size the file becomes `path.1`, over the one before."""
+
+    def policy(self) -> DecisionLogPolicy | None:
+        """The writer's value; None without a path."""
+        if self.path is None:
+            return None
+        return DecisionLogPolicy(path=self.path, sample=self.sample, max_bytes=self.max_bytes)

@@ -35,6 +35,7 @@ from kvguard.policy_sections import (
 )
 from kvguard.sections import (
     BackendSettings,
+    DecisionLogSettings,
     DegradeSettings,
     ForecastSettings,
     LimitSettings,
@@ -82,6 +83,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     log: LogSettings = LogSettings()
+    decision_log: DecisionLogSettings = DecisionLogSettings()
     reload: ReloadSettings = ReloadSettings()
 
     @field_validator("backends", mode="before")

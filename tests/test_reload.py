@@ -45,6 +45,7 @@ def loaded(**sections: Any) -> Settings:
         ({"telemetry": {"interval_seconds": 0.1, "timeout_seconds": 9}}, ["interval_seconds", "timeout_seconds"]),
         ({"listen": {"port": 1}}, ["listen.port"]),
         ({"log": {"level": "debug"}, "tokens": {"counter": "local"}}, ["tokens.counter", "log.level"]),
+        ({"decision_log": {"sample": 0.5}}, ["decision_log.sample"]),
         ({"backends": [{"url": "http://a:1"}]}, ["backends"]),
     ],
 )
@@ -59,7 +60,7 @@ def test_what_can_be_had_without_a_restart(sections: dict[str, Any], kept: list[
 
 def test_every_section_is_settled_one_way_or_the_other() -> None:
     """A new section needs a decision whether it can be reloaded."""
-    restart = {"listen", "backends", "tokens", "upstream", "log", "reload"}
+    restart = {"listen", "backends", "tokens", "upstream", "log", "decision_log", "reload"}
     assert set(SECTIONS) | restart == set(Settings.model_fields)
 
 

@@ -7,12 +7,13 @@ An idle engine takes whatever can run at all, so that a request larger than the 
 
 import enum
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from kvguard.admission.capacity import Capacity
 from kvguard.admission.condition import Passage
 from kvguard.admission.footprint import Demand
-from kvguard.admission.forecast import remaining_output
-from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
+from kvguard.admission.forecast import Lengths, remaining_output
+from kvguard.admission.occupancy import Held, Ratios, TelemetryState
 from kvguard.admission.policy import Degradation, DegradePolicy, degrade, floor_cap
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierPolicy, pressure_of, tier_of
@@ -39,6 +40,21 @@ class AdmissionPolicy:
     blind: BlindPolicy = BlindPolicy.LEDGER
     exempt: bool = False
     max_prefill_backlog_tokens: int | None = None
+
+
+class Known(Protocol):
+    """What a decision looks at of a backend: its occupancy, or that of a moment gone by."""
+
+    @property
+    def capacity(self) -> Capacity | None: ...
+    @property
+    def ledger(self) -> Held: ...
+    @property
+    def lengths(self) -> Lengths: ...
+    def telemetry(self, now: float) -> TelemetryState: ...
+    def ratios(self, now: float) -> Ratios | None: ...
+    def ratios_of(self, capacity: Capacity, now: float, candidate: Demand | None = None) -> Ratios: ...
+    def idle(self, now: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +91,7 @@ _BLIND_REASONS = {
 }
 
 
-def refuse_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> RejectReason | None:
+def refuse_blind(occupancy: Known, policy: AdmissionPolicy, now: float) -> RejectReason | None:
     """Why nothing can be admitted for want of knowledge, or None when a decision is possible."""
     state = occupancy.telemetry(now)
     if policy.blind is BlindPolicy.CLOSED and state is not TelemetryState.FRESH:
@@ -85,7 +101,7 @@ def refuse_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> R
     return None
 
 
-def blocks_until_open(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> float:
+def blocks_until_open(occupancy: Known, policy: AdmissionPolicy, now: float) -> float:
     """Blocks that must come free before REJECT, once entered, is left; 0 while nothing is known."""
     capacity, tiers = occupancy.capacity, policy.tiers
     if capacity is None:
@@ -94,13 +110,13 @@ def blocks_until_open(occupancy: Occupancy, policy: AdmissionPolicy, now: float)
     return max(0.0, over * capacity.blocks)
 
 
-def passes_blind(occupancy: Occupancy, policy: AdmissionPolicy, now: float) -> bool:
+def passes_blind(occupancy: Known, policy: AdmissionPolicy, now: float) -> bool:
     """Whether everything passes for want of knowledge, whatever the ledger says."""
     return policy.blind is BlindPolicy.OPEN and occupancy.telemetry(now) is not TelemetryState.FRESH
 
 
 def refuse_any(
-    occupancy: Occupancy, tier: Tier, policy: AdmissionPolicy, now: float, passage: Passage
+    occupancy: Known, tier: Tier, policy: AdmissionPolicy, now: float, passage: Passage
 ) -> RejectReason | None:
     """Why any request at all is refused while `tier` is in force; None when it depends on the request."""
     blind = refuse_blind(occupancy, policy, now)
@@ -112,7 +128,7 @@ def refuse_any(
     return RejectReason.SATURATED if full and passage is not Passage.DOUBT else None
 
 
-def over_backlog(demand: Demand, occupancy: Occupancy, policy: AdmissionPolicy) -> bool:
+def over_backlog(demand: Demand, occupancy: Known, policy: AdmissionPolicy) -> bool:
     """Whether more prompt tokens would wait for their first token than may. Where none wait, any prompt may."""
     limit = policy.max_prefill_backlog_tokens
     if limit is None:
@@ -124,7 +140,7 @@ def over_backlog(demand: Demand, occupancy: Occupancy, policy: AdmissionPolicy) 
 def decide(
     demand: Demand,
     base: Tier,
-    occupancy: Occupancy,
+    occupancy: Known,
     policy: AdmissionPolicy,
     now: float,
     passage: Passage = Passage.OPEN,
@@ -144,7 +160,7 @@ def decide(
 
 
 def _decide_seeing(
-    demand: Demand, base: Tier, occupancy: Occupancy, policy: AdmissionPolicy, now: float, passage: Passage
+    demand: Demand, base: Tier, occupancy: Known, policy: AdmissionPolicy, now: float, passage: Passage
 ) -> Decision:
     """Decide where nothing forbids to decide."""
     capacity = occupancy.capacity
@@ -165,7 +181,7 @@ def _decide_seeing(
 class _Weighing:
     """One candidate on the scales: what every step of the decision looks at."""
 
-    occupancy: Occupancy
+    occupancy: Known
     policy: AdmissionPolicy
     capacity: Capacity
     now: float

@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import add, sub
-from typing import Final
+from typing import Final, Protocol, Self
 
 from kvguard.admission.blocks import BlockGroup, BlockRule, blocks_for
 from kvguard.admission.footprint import Demand
-from kvguard.admission.lengths import OutputLengths
+from kvguard.admission.population import Population
 
 _FINE_BITS: Final = 4
 _FINE: Final = 1 << _FINE_BITS
@@ -32,6 +32,15 @@ _ALIVE, _FINAL, _GROUPS = 0, 1, 2
 _FULL, _GROWING, _WHOLE, _REMAINDERS = 0, 1, 2, 3
 
 Sums = Sequence[int]
+Cells = Mapping[int, Sums]
+
+
+class Lengths(Protocol):
+    """What is known of how long answers get."""
+
+    def expected(self, population: Population, *, cap: int | None, produced: int) -> int | None:
+        """Total tokens of an answer that has `produced` so far; None while too little is known."""
+        ...
 
 
 def cell_of(remaining: int) -> int:
@@ -135,6 +144,20 @@ class Forecast:
         self._cells: dict[int, list[int]] = {}
         self._profile: Profile | None = None
 
+    @classmethod
+    def restored(cls, rule: BlockRule, cells: Cells) -> Self:
+        """The forecast that these `cells` were taken of. Raises ValueError when they are not laid out by `rule`."""
+        made = cls(rule)
+        if any(len(sums) != made._layout.size for sums in cells.values()):
+            raise ValueError("the forecast does not fit the block rule")
+        made._cells = {cell: list(sums) for cell, sums in cells.items()}
+        return made
+
+    @property
+    def cells(self) -> Cells:
+        """Everything live as it is now, in a form that does not change; `restored` makes a forecast of it again."""
+        return dict(self._cells)  # sums are replaced, never changed
+
     def course(self, demand: Demand, *, produced: int, remaining: int) -> Course:
         """The course of a request whose sequences have generated `produced` tokens and may generate `remaining`."""
         sums = [0] * self._layout.size
@@ -221,7 +244,7 @@ class Profile:
         return 0
 
 
-def remaining_output(demand: Demand, produced: int, lengths: OutputLengths) -> int:
+def remaining_output(demand: Demand, produced: int, lengths: Lengths) -> int:
     """Tokens a sequence of `demand` may still generate after `produced`; the cap always bounds them.
 
     What was learned decides, what is expected of the request while nothing is; an answer that outlived both is taken

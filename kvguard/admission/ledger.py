@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
 from kvguard.admission.footprint import Demand
-from kvguard.admission.forecast import NO_COURSE, Course, Forecast, Profile, remaining_output
+from kvguard.admission.forecast import NO_COURSE, Cells, Course, Forecast, Profile, remaining_output
 from kvguard.admission.lengths import OutputLengths
 
 # Tokens after which the rest of an answer is foreseen anew even if no block was begun.
@@ -233,6 +233,16 @@ class Ledger:
     def profile(self) -> Profile:
         """How full it gets while everything live runs to its end."""
         return self._forecast.profile
+
+    @property
+    def cells(self) -> Cells:
+        """What the profile is made of, in a form that does not change."""
+        return self._forecast.cells
+
+    def tenant_blocks(self, tenant: str) -> int:
+        """What the live reservations of a tenant come to at their full expected length."""
+        tally = self.tenants.get(tenant)
+        return tally.reserved_blocks if tally else 0
 
     def course(self, demand: Demand) -> Course:
         """What a request would come to if it were admitted now."""

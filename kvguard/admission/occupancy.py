@@ -9,9 +9,12 @@ stood above the rest at the last scrape.
 
 import enum
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from kvguard.admission.blocks import Surge
 from kvguard.admission.capacity import Capacity, CapacityPolicy, capacity_of, overridden
 from kvguard.admission.footprint import Demand
+from kvguard.admission.forecast import Course, Profile
 from kvguard.admission.ledger import Ledger
 from kvguard.admission.lengths import OutputLengths
 from kvguard.admission.sharing import SharedBlocks
@@ -75,6 +78,56 @@ class Ratios:
         """The signal's value; a gauge that is not there is no reason to act, so it reads 0 here."""
         value: float | None = getattr(self, signal.value)
         return 0.0 if value is None else value
+
+
+class Held(Protocol):
+    """What is admitted: a ledger, or one as it was."""
+
+    @property
+    def held_blocks(self) -> int: ...
+    @property
+    def reserved_blocks(self) -> int: ...
+    @property
+    def surge(self) -> Surge: ...
+    @property
+    def prefill_tokens(self) -> int: ...
+    @property
+    def profile(self) -> Profile: ...
+    def course(self, demand: Demand) -> Course: ...
+    def tenant_blocks(self, tenant: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What counts beside the ledger: foreign load net of what sequences share, the gauge while it is fresh, and whether
+    requests wait for blocks (or the engine is overcommitted), so that the queue's floor holds.
+    """
+
+    foreign_blocks: float = 0.0
+    observed: float | None = None
+    queued: bool = False
+
+    def ratios(
+        self, held_by: Held, capacity: Capacity, *, queue_floor_ratio: float, candidate: Demand | None
+    ) -> Ratios:
+        """Every signal as a share of `capacity`, with `candidate` added to all but `observed`."""
+        rule, surge, foreign = capacity.rule, held_by.surge, self.foreign_blocks
+        held, reserved = foreign + held_by.held_blocks, foreign + held_by.reserved_blocks
+        if candidate is None:
+            peak = foreign + held_by.profile.peak
+        else:
+            held += candidate.prompt_blocks(rule)
+            reserved += candidate.reserved_blocks(rule)
+            surge += candidate.surge(rule)
+            peak = foreign + held_by.profile.peak_with(held_by.course(candidate))
+        held += surge.shared(rule)
+        floor = queue_floor_ratio if self.queued else 0.0
+        return Ratios(
+            observed=self.observed if self.observed is None else max(floor, self.observed),
+            projected=max(floor, held / capacity.blocks),
+            reserved=max(floor, reserved / capacity.blocks),
+            peak=max(floor, peak / capacity.blocks),
+        )
 
 
 class Occupancy:
@@ -159,28 +212,18 @@ class Occupancy:
 
     def ratios_of(self, capacity: Capacity, now: float, candidate: Demand | None = None) -> Ratios:
         """Every signal as a share of `capacity`, with `candidate` added to all but `observed`."""
-        fresh = self.telemetry(now) is TelemetryState.FRESH
-        foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks if fresh else 0.0
-        rule, ledger = capacity.rule, self.ledger
-        if fresh and self.policy.count_shared_once:
-            foreign -= self._shared.blocks(ledger.freed_blocks)
-        held, reserved, surge = foreign + ledger.held_blocks, foreign + ledger.reserved_blocks, ledger.surge
-        if candidate is None:
-            peak = foreign + ledger.profile.peak
-        else:
-            held += candidate.prompt_blocks(rule)
-            reserved += candidate.reserved_blocks(rule)
-            surge += candidate.surge(rule)
-            peak = foreign + ledger.profile.peak_with(ledger.course(candidate))
-        held += surge.shared(rule)
-        floor = self.policy.queue_floor_ratio if fresh and (self._queued or self.overcommitted) else 0.0
-        observed = self.observed_ratio() if fresh else None
-        return Ratios(
-            observed=observed if observed is None else max(floor, observed),
-            projected=max(floor, held / capacity.blocks),
-            reserved=max(floor, reserved / capacity.blocks),
-            peak=max(floor, peak / capacity.blocks),
-        )
+        floor = self.policy.queue_floor_ratio
+        return self.beside(capacity, now).ratios(self.ledger, capacity, queue_floor_ratio=floor, candidate=candidate)
+
+    def beside(self, capacity: Capacity, now: float) -> Beside:
+        """What counts beside the ledger; of a gauge that is not fresh nothing does."""
+        if self.telemetry(now) is not TelemetryState.FRESH:
+            return Beside()
+        foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks
+        if self.policy.count_shared_once:
+            foreign -= self._shared.blocks(self.ledger.freed_blocks)
+        queued = self._queued or self.overcommitted
+        return Beside(foreign_blocks=foreign, observed=self.observed_ratio(), queued=queued)
 
     @property
     def footprint_error_ratio(self) -> float | None:

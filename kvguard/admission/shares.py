@@ -7,8 +7,7 @@ run, so that a request larger than its tenant's share is not starved.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvguard.admission.decision import AdmissionPolicy, Admit, Decision, Reject, passes_blind
-from kvguard.admission.occupancy import Occupancy
+from kvguard.admission.decision import AdmissionPolicy, Admit, Decision, Known, Reject, passes_blind
 from kvguard.admission.reasons import RejectReason
 
 
@@ -33,14 +32,13 @@ class TenantTable:
 
 
 def within_share(
-    admit: Admit, occupancy: Occupancy, policy: AdmissionPolicy, *, tenant: str, max_share: float | None, now: float
+    admit: Admit, occupancy: Known, policy: AdmissionPolicy, *, tenant: str, max_share: float | None, now: float
 ) -> Decision:
     """The admission, or the refusal in its place when the tenant would then hold more than its share."""
     capacity, ledger = occupancy.capacity, occupancy.ledger
     if max_share is None or capacity is None or policy.exempt:
         return admit
-    tally = ledger.tenants.get(tenant)
-    held = tally.reserved_blocks if tally else 0
+    held = ledger.tenant_blocks(tenant)
     over = held + admit.demand.reserved_blocks(capacity.rule) - max_share * capacity.blocks
     if over <= _ROUNDING or occupancy.idle(now) or passes_blind(occupancy, policy, now):
         return admit

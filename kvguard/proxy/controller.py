@@ -19,12 +19,14 @@ from kvguard.admission.ledger import Reservation, ReservationState
 from kvguard.admission.occupancy import Ratios, TelemetryState
 from kvguard.admission.policy import Degradation
 from kvguard.admission.reasons import RejectReason
+from kvguard.admission.recorded import DecisionRecord
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.shares import within_share
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.waiting import WaitingPolicy, WaitingRoom
 from kvguard.pool.backend import Backend, TierChange
 from kvguard.proxy.governance import Governance, Terms
+from kvguard.proxy.recording import record_of
 from kvguard.proxy.returning import DRAINING_AWAY, Returning
 
 # Which refusal speaks for all when every backend refuses: the one that may pass soonest.
@@ -57,7 +59,8 @@ class Weighed:
 class Admission:
     """A request that goes to `backend`, with its entry in the ledger there and the length forecast of its answer.
 
-    In shadow mode `decision` leaves it as it came, and `verdict` is what would have been done to it.
+    In shadow mode `decision` leaves it as it came, and `verdict` is what would have been done to it. `record` is what a
+    decision log keeps.
     """
 
     backend: Backend
@@ -65,6 +68,7 @@ class Admission:
     decision: Admit
     forecast: LengthForecast
     verdict: Decision | None = None
+    record: DecisionRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +84,15 @@ class Refusal:
     retry_after_seconds: float | None = None
     wait_seconds: float | None = None
     param: str | None = None
+    record: DecisionRecord | None = None
 
 
 class Controller:
     """Decides for one pool. `on_tier_change` hears of every change of a tier.
 
     `governance` may be exchanged at any time; `policy` is that of requests nothing else is said about. `on_freed` is
-    called whenever blocks may have come free; `room` holds those that wait for that.
+    called whenever blocks may have come free; `room` holds those that wait for that. While
+    `recording`, every outcome says how it came about.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class Controller:
     ) -> None:
         self.backends = tuple(backends)
         self.draining = False
+        self.recording = False
         self.governance = Governance.plain(policy)
         self.room = WaitingRoom(WaitingPolicy())
         self.returning = Returning(retry, self.room, rng)
@@ -123,8 +130,13 @@ class Controller:
         None when it depends on the request.
         """
         self.retier(now)
-        early = self.early(now, possible or self.governance.possible())
-        return None if early is None else self._refusal(*early, now)
+        possible = possible or self.governance.possible()
+        early = self.early(now, possible)
+        if early is None:
+            return None
+        backend, reject = early
+        record = record_of(backend, reject, possible, now) if self.recording and backend is not None else None
+        return replace(self._refusal(backend, reject, now), record=record)
 
     def early(
         self, now: float, possible: Sequence[Terms], tier_on: TierOn | None = None
@@ -143,7 +155,7 @@ class Controller:
             if len(certain) < len(rejects):
                 return None
             found += certain
-        return min(found, key=lambda pair: _hope(pair[1]))
+        return min(found, key=lambda pair: hope(pair[1]))
 
     def _early(self, backend: Backend, terms: Terms, tier_on: TierOn, now: float) -> tuple[Backend, Reject] | None:
         policy, occupancy, tier = terms.policy, backend.occupancy, tier_on(backend, terms.policy.tiers)
@@ -170,7 +182,7 @@ class Controller:
         admits = [(each, each.decision) for each in weighed if isinstance(each.decision, Admit)]
         if not admits:
             rejects = [(each, each.decision) for each in weighed if isinstance(each.decision, Reject)]
-            return min(rejects, key=lambda pair: (not pair[0].shadow, _hope(pair[1])))[0]
+            return min(rejects, key=lambda pair: (not pair[0].shadow, hope(pair[1])))[0]
         if len(admits) == 1:
             return admits[0][0]
         return min(admits, key=lambda pair: _load(pair[0].backend, pair[1], terms.policy, now))[0]
@@ -183,6 +195,7 @@ class Controller:
         self.retier(now)
         chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
         backend, decision, verdict = chosen.backend, chosen.decision, None
+        record = self._record(chosen, model, now, terms)
         backend.note(chosen.demand)
         if isinstance(decision, Admit) and decision.probe:
             backend.watch.probed(now)
@@ -190,11 +203,16 @@ class Controller:
             unchanged = Admit(tier=Tier.NORMAL, demand=chosen.demand, degradation=Degradation(), ratios=decision.ratios)
             decision, verdict = unchanged, decision
         if isinstance(decision, Reject):
-            return self._refused(chosen, decision, now)
+            return replace(self._refused(chosen, decision, now), record=record)
         forecast = forecast_of(decision.demand, backend.occupancy.lengths)
         reservation = backend.reserve(decision.demand, now, terms.caller.tenant)
         return Admission(
-            backend=backend, reservation=reservation, decision=decision, forecast=forecast, verdict=verdict
+            backend=backend,
+            reservation=reservation,
+            decision=decision,
+            forecast=forecast,
+            verdict=verdict,
+            record=record,
         )
 
     def _refused(self, chosen: Weighed, reject: Reject, now: float) -> Refusal:
@@ -209,6 +227,11 @@ class Controller:
         """A refusal for this reason, even if the request would fit: others go first."""
         self.retier(now)
         chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
+        record = self._record(chosen, model, now, terms)
+        refusal = self._turned_away(chosen, now, reason)
+        return replace(refusal, record=record and replace(record, turned_away=refusal.reason))
+
+    def _turned_away(self, chosen: Weighed, now: float, reason: RejectReason) -> Refusal:
         if isinstance(chosen.decision, Reject):
             passing = chosen.decision.reason in DRAINING_AWAY
             reject = replace(chosen.decision, reason=reason) if passing else chosen.decision
@@ -216,6 +239,11 @@ class Controller:
         needed = float(_blocks(chosen.demand, chosen.backend))
         ratios = chosen.decision.ratios
         return self._refused(chosen, Reject(tier=chosen.base, reason=reason, ratios=ratios, needed_blocks=needed), now)
+
+    def _record(self, chosen: Weighed, model: str | None, now: float, terms: Terms) -> DecisionRecord | None:
+        if not self.recording:
+            return None
+        return record_of(chosen.backend, chosen.decision, (terms,), now, chosen.demand, model)
 
     def recount(self, admission: Admission, counted: Demand) -> None:
         """Correct a live reservation by an exact count of its prompts."""
@@ -312,6 +340,6 @@ def _load(backend: Backend, admit: Admit, policy: AdmissionPolicy, now: float) -
     return admit.probe, admit.tier, 0.0 if ratios is None else policy.tiers.reject.ratio(ratios)
 
 
-def _hope(reject: Reject) -> tuple[int, float]:
+def hope(reject: Reject) -> tuple[int, float]:
     """Sorts refusals by how soon they may pass."""
     return _HOPE.index(reject.reason), reject.needed_blocks

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kvguard.admission.occupancy import Ratios
 from kvguard.admission.reasons import RejectReason
+from kvguard.admission.recorded import DecisionRecord
 from kvguard.admission.tiers import Tier
 
 
@@ -44,7 +45,8 @@ class End(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEvent:
     """One decision, in shadow mode the one that would have been made. Tokens are summed over sequences;
-    `requested_tokens` is the output asked for.
+    `requested_tokens` is the output asked for. `record` is there when the decision is to be logged so that it can be
+    made again.
     """
 
     request_id: str
@@ -63,6 +65,7 @@ class DecisionEvent:
     mode: Mode = Mode.ENFORCE
     tenant: str = ""
     priority: str = ""
+    record: DecisionRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

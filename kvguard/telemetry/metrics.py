@@ -90,6 +90,9 @@ class Metrics:
         self._reload_failures = Counter(
             "kvguard_config_reload_failures", "Changes of the settings file that had faults", registry=registry
         )
+        self._lines_dropped = Counter(
+            "kvguard_decision_log_dropped", "Lines of the decision log that were lost", registry=registry
+        )
         self._config = Info("kvguard_config", "Hash of the settings in force", registry=registry)
         self.configured(config_hash=config_hash, tenants=frozenset())
 
@@ -101,6 +104,10 @@ class Metrics:
     def reload_failed(self) -> None:
         """Count a change of the settings that was not taken over."""
         self._reload_failures.inc()
+
+    def line_dropped(self) -> None:
+        """Count a line of the decision log that was not written."""
+        self._lines_dropped.inc()
 
     def prepare(self, *, routes: Sequence[str], backends: Sequence[str], sources: Sequence[str] = ()) -> None:
         """Start the series operators alert on at 0, so that the first event is seen as a change."""

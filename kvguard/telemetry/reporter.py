@@ -4,22 +4,26 @@ from collections.abc import Sequence
 
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.pool.backend import ConditionChange, SizingReview, TierChange
+from kvguard.telemetry.decision_log import DecisionFile
 from kvguard.telemetry.events import DecisionEvent, EndEvent, WaitEnd
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
 
 
 class Reporter:
-    """The one thing the request path and the poller report to."""
+    """The one thing the request path and the poller report to. Decisions go to `file` too, where there is one."""
 
-    def __init__(self, metrics: Metrics, log: DecisionLog) -> None:
+    def __init__(self, metrics: Metrics, log: DecisionLog, file: DecisionFile | None = None) -> None:
         self._metrics = metrics
         self._log = log
+        self._file = file
 
     def decision(self, event: DecisionEvent) -> None:
         """A request was admitted, degraded or refused, or its backend failed."""
         self._metrics.decision(event)
         self._log.decision(event)
+        if self._file is not None:
+            self._file.decision(event)
 
     def end(self, event: EndEvent) -> None:
         """An admitted request ended."""
