@@ -252,7 +252,8 @@ def _words(side: dict[str, Any]) -> str:
     if side["outcome"] == UNREAD:
         return "its body would be read"
     cap = "" if side["output_cap"] is None else f", cap {side['output_cap']}"
-    return f"{side['outcome']} at tier {side['tier']}{cap}"
+    short = f", {side['needed_blocks']:.1f} blocks short" if side["needed_blocks"] else ""
+    return f"{side['outcome']} at tier {side['tier']}{cap}{short}"
 
 
 def _time(seconds: float) -> str:

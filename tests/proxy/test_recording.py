@@ -89,14 +89,14 @@ def test_without_a_log_nothing_is_recorded() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
 async def test_a_running_kvguards_log_replays_as_it_was_and_tells_nothing(tmp_path: Path, mode: str) -> None:
-    """Every decision from empty to full is a line, decided again alike; no prompt, key, header or tenant is in it."""
+    """From empty to full, on two backends, each is decided again alike; no prompt, key, header or tenant is in it."""
     path = tmp_path / "decisions.jsonl"
     identity = {"tenant_header": "x-tenant-id", "trusted_proxies": ["127.0.0.1"]}
     sections: dict[str, Any] = {"mode": mode, "identity": identity, "decision_log": {"path": path}}
     headers = {"authorization": f"Bearer sk-{SECRET}", "x-tenant-id": SECRET, "x-other": SECRET}
-    async with running_stub(Stub()) as stub, guarding(stub, **sections) as guard:
+    async with running_stub() as stub, running_stub() as other, guarding(stub, other, **sections) as guard:
         for gauge in (0.0, 0.72, 0.86, 0.94, 0.97):
-            stub.page = exposition(gauge)
+            stub.page, other.page = exposition(gauge), exposition(gauge + 0.01, blocks=80)
             await guard.scrape()
             for cap in (1, 400):
                 fields = {"max_tokens": cap, "stop": SECRET, "user": SECRET, "headers": headers}

@@ -1,6 +1,8 @@
 """The decision log's file: who is in it, what is in it, how large it gets, and that nobody waits for it."""
 
+import logging
 import queue
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 from kvguard.admission.condition import Passage
 from kvguard.admission.recorded import DecisionRecord, Verdict, standing_of
 from kvguard.admission.tiers import Tier
+from kvguard.bootstrap import find_faults, running
+from kvguard.clock import ManualClock
 from kvguard.errors import SettingsError
 from kvguard.telemetry import decision_log
 from kvguard.telemetry.decision_log import (
@@ -24,6 +28,8 @@ from kvguard.telemetry.decision_log import (
 )
 from kvguard.telemetry.events import DecisionEvent, Outcome
 from tests.admission.build import occupancy
+from tests.kit.guard import settings_for
+from tests.kit.stub import Stub
 
 RECORD = DecisionRecord(
     standing=standing_of("b", occupancy(0.5), 0.0, Passage.OPEN), verdict=Verdict(tier=Tier.NORMAL), in_force=()
@@ -172,3 +178,14 @@ def test_trying_a_path_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("x\n")
     check_appendable(tmp_path / "old")
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("old", "x\n")]
+
+
+@pytest.mark.anyio
+async def test_a_path_that_cannot_be_written_is_a_fault_at_the_start(tmp_path: Path) -> None:
+    """`check-config` and `serve` both say so."""
+    settings = settings_for(Stub(port=9), decision_log={"path": tmp_path / "no" / "log"})
+    with pytest.raises(SettingsError, match=r"decision_log\.path: .* cannot be written: ."):
+        find_faults(settings)
+    started = running(settings, clock=ManualClock(), rng=random.Random(0), logger=logging.getLogger("kvguard"))
+    with pytest.raises(SettingsError, match=r"decision_log\.path"):
+        await started.__aenter__()
