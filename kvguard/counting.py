@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from kvguard.errors import SettingsError
-from kvguard.sections import CounterChoice, TokenSettings
+from kvguard.token_sections import CounterChoice, TokenSettings
 from kvguard.tokenization.counter import ExactCounter, PromptCounter
 from kvguard.tokenization.engine import EngineCounter, Post
 from kvguard.tokenization.learned import LearnedPolicy, LearnedRatios

@@ -46,9 +46,9 @@ from kvguard.sections import (
     SignalSettings,
     TelemetrySettings,
     TierSettings,
-    TokenSettings,
     UpstreamSettings,
 )
+from kvguard.token_sections import TokenSettings
 
 PREFIX: Final = "KVGUARD_"
 

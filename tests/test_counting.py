@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from kvguard.counting import build_counter, lineage
 from kvguard.errors import SettingsError
 from kvguard.protocols import openai_chat, openai_completions
-from kvguard.sections import MediaSettings, TokenSettings
+from kvguard.token_sections import MediaSettings, TokenSettings
 from kvguard.tokenization.counter import CountSource, PromptCounter
 from kvguard.tokenization.media_families import FAMILIES, UNKNOWN_FAMILY
 from tests.kit.tokenizer import write_tokenizer
