@@ -105,7 +105,7 @@ class OverrideSettings(Section):
 
 
 class WaitingSettings(Section):
-    """A bounded wait for requests that would be refused as saturated; off by default."""
+    """A bounded wait for requests that would be refused as `saturated` or `tenant_share`; off by default."""
 
     max_requests: Annotated[int, Field(ge=0)] = 0
     """How many may wait at once; 0: none, a full cache is a 503 at once."""

@@ -150,6 +150,8 @@ class TierSettings(Section):
     def _rising(self) -> "TierSettings":
         if not self.trim_at < self.restrict_at < self.reject_at:
             raise ValueError("trim_at < restrict_at < reject_at must hold")
+        if self.exit_margin >= self.trim_at:
+            raise ValueError("exit_margin must be below trim_at, or a tier that was entered is never left")
         return self
 
     def policy(self) -> TierPolicy:

@@ -1,5 +1,6 @@
 """Settings: precedence, every fault at once, nothing silently ignored."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,12 @@ def test_more_than_one_worker_is_a_fault(
     if variable is not None:
         monkeypatch.setenv("WEB_CONCURRENCY", variable)
     assert len(worker_faults(flag)) == faults
+
+
+@pytest.mark.parametrize(("margin", "fault"), [(0.69, False), (0.7, True), (0.96, True)])
+def test_a_tier_that_was_entered_can_be_left(tmp_path: Path, margin: float, fault: bool) -> None:
+    """A margin as large as the lowest threshold would keep the tier on an empty cache."""
+    file = tmp_path / "kvguard.yaml"
+    file.write_text(f"tiers: {{exit_margin: {margin}}}")
+    with pytest.raises(SettingsError, match="exit_margin") if fault else contextlib.nullcontext():
+        load_settings(config=file)

@@ -124,8 +124,9 @@ class Backend:
         tokens = profile.tokens_until(max(profile.peak, self.ledger.held_blocks) - needed_blocks)
         if pace and tokens is not None:
             return tokens / pace
-        rate = self.freed_blocks.per_second(now)
-        return needed_blocks / rate if rate > 0 else None
+        # What was freed long ago says nothing of what is to come.
+        freed = self.freed_blocks.value(now)
+        return needed_blocks / self.freed_blocks.per_second(now) if freed and needed_blocks <= 2 * freed else None
 
     def tier_under(self, policy: TierPolicy) -> TierState:
         """The tier in force by these thresholds."""

@@ -125,9 +125,11 @@ class Controller:
             if change is not None:
                 self._on_tier_change(change)
 
-    def refuse_early(self, now: float, possible: Sequence[Terms] = ()) -> Refusal | None:
+    def refuse_early(
+        self, now: float, possible: Sequence[Terms] = (), unless: Callable[[Refusal], bool] | None = None
+    ) -> Refusal | None:
         """A refusal that holds for any request on `possible` terms (none: the usual ones), before its body is read;
-        None when it depends on the request.
+        None when it depends on the request, or may be done without.
         """
         self.retier(now)
         possible = possible or self.governance.possible()
@@ -135,6 +137,8 @@ class Controller:
         if early is None:
             return None
         backend, reject = early
+        if unless is not None and unless(self._plain_refusal(backend, reject, now)):
+            return None
         record = record_of(backend, reject, possible, now) if self.recording and backend is not None else None
         return replace(self._refusal(backend, reject, now), record=record)
 
@@ -215,6 +219,14 @@ class Controller:
             record=record,
         )
 
+    def would_refuse(self, demand_of: DemandOf, model: str | None, now: float, terms: Terms) -> Refusal | None:
+        """What `admit` would say if it refused; nothing is counted, and nobody told when to come back."""
+        self.retier(now)
+        chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
+        if chosen.shadow or not isinstance(chosen.decision, Reject):
+            return None
+        return self._plain_refusal(chosen.backend, chosen.decision, now)
+
     def _refused(self, chosen: Weighed, reject: Reject, now: float) -> Refusal:
         blocks = _blocks(chosen.demand, chosen.backend)
         if reject.reason is not RejectReason.TENANT_SHARE:  # more capacity would not let this one in
@@ -286,15 +298,20 @@ class Controller:
         return tuple(answering) or backends
 
     def _refusal(self, backend: Backend | None, reject: Reject, now: float, blocks: int = 0) -> Refusal:
+        return replace(
+            self._plain_refusal(backend, reject, now),
+            predicted_blocks=blocks,
+            retry_after_seconds=self.returning.retry_after_seconds(backend, reject, blocks, now),
+        )
+
+    def _plain_refusal(self, backend: Backend | None, reject: Reject, now: float) -> Refusal:
         return Refusal(
             reason=reject.reason,
             tier=reject.tier,
             message=MESSAGES[reject.reason],
             backend=backend.name if backend else "",
             ratios=reject.ratios,
-            predicted_blocks=blocks,
             wait_seconds=self.returning.wait_seconds(backend, reject, now),
-            retry_after_seconds=self.returning.retry_after_seconds(backend, reject, blocks, now),
         )
 
 

@@ -67,8 +67,8 @@ class Pipeline:
     async def serve(self, exchange: Exchange, route: Route) -> None:
         """Serve one request to its end. Raises ClientGone when the client left."""
         caller, possible = self._asked(exchange, route)
-        refusal = self._controller.refuse_early(self._clock.now(), possible)
-        if refusal is not None and not self.line.worth_waiting(refusal):
+        refusal = self._controller.refuse_early(self._clock.now(), possible, unless=self.line.worth_waiting)
+        if refusal is not None:
             await self.refuse(exchange, route.path, refusal, caller)
             return
         try:
@@ -156,11 +156,21 @@ class Pipeline:
             self._reporter.decided(self._clock.now() - began)
             return outcome
 
+        def would_refuse(now: float) -> Refusal | None:
+            return controller.would_refuse(candidate.demand_on, model, now, terms())
+
         def refuse(now: float, reason: RejectReason) -> Refusal:
             return controller.turn_away(candidate.demand_on, model, now, terms(), reason)
 
-        ticket = ticket_of(candidate.demand_on(controller.backends[0]), controller.backends[0], terms(), size_bytes)
-        return Question(admit=admit, refuse=refuse, ticket=ticket, kind=(model, caller.priority))
+        asked, backend = terms(), controller.backends[0]
+        return Question(
+            admit=admit,
+            would_refuse=would_refuse,
+            refuse=refuse,
+            ticket=ticket_of(candidate.demand_on(backend), backend, asked, size_bytes),
+            kind=(model, caller.priority),
+            waits=not (asked.policy.exempt or asked.priority.shadow),
+        )
 
     def _give_back(self, admission: Admission) -> None:
         self._controller.release(admission, now=self._clock.now())

@@ -11,6 +11,9 @@ from kvguard.pool.backend import Backend
 # What passes as blocks come free.
 DRAINING_AWAY = frozenset({RejectReason.SATURATED, RejectReason.TENANT_SHARE, RejectReason.QUEUE_TIMEOUT})
 
+# What everybody waits for; a tenant over its share waits for its own answers alone.
+_SHARED = DRAINING_AWAY - {RejectReason.TENANT_SHARE}
+
 
 class Returning:
     """Gives every refusal its `Retry-After`; `policy` may be exchanged at any time. Those in `room` go first."""
@@ -33,15 +36,15 @@ class Returning:
     def retry_after_seconds(self, backend: Backend | None, reject: Reject, blocks: float, now: float) -> float | None:
         """The `Retry-After` of a refused request of so many blocks; who is refused next is told a later time."""
         turn = self._turn(backend, reject, now)
-        if turn is not None and backend is not None:
+        if turn is not None and backend is not None and reject.reason in _SHARED:
             backend.promise(blocks, at=now + turn, now=now)
         bounds = self._bounds(reject, turn)
         return None if bounds is None else bounds[0] + (bounds[1] - bounds[0]) * self._rng.random()
 
     def _turn(self, backend: Backend | None, reject: Reject, now: float) -> float | None:
         wait = self.wait_seconds(backend, reject, now)
-        if wait is None or backend is None:
-            return None
+        if wait is None or backend is None or reject.reason not in _SHARED:
+            return wait
         return backend.turn_seconds(wait, latest_seconds=self.policy.max_seconds, now=now)
 
     def _bounds(self, reject: Reject, turn: float | None) -> tuple[float, float] | None:

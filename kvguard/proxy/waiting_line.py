@@ -25,14 +25,17 @@ from kvguard.telemetry.events import WaitEnd
 class Question:
     """One request as the line sees it.
 
-    `admit` reserves or refuses as things stand at a time; `refuse` only refuses, for a reason. Requests of one `kind`,
-    a model and a class, do not overtake each other.
+    `admit` reserves or refuses as things stand at a time, and `would_refuse` tells what it would say without counting
+    it; `refuse` only refuses, for a reason. Requests of one `kind`, a model and a class, do not overtake each other;
+    one that is exempt or only watched never `waits`.
     """
 
     admit: Callable[[float], Admission | Refusal]
+    would_refuse: Callable[[float], Refusal | None]
     refuse: Callable[[float, RejectReason], Refusal]
     ticket: Ticket
     kind: tuple[str | None, str]
+    waits: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -66,10 +69,13 @@ class WaitingLine:
     async def admit(self, question: Question) -> Admission | Refusal:
         """Reserve at once, or when the turn has come, or say why not."""
         began = self._clock.now()
-        if not len(self._room):
-            answer = question.admit(began)
-            if isinstance(answer, Admission) or not self.worth_waiting(answer):
-                return answer
+        if not (question.waits and self._room.policy.max_requests):
+            return question.admit(began)
+        refusal = question.would_refuse(began)
+        if not self._has_others_ahead(question) and (refusal is None or not self.worth_waiting(refusal)):
+            return question.admit(began)
+        if refusal is not None and not self.worth_waiting(refusal):
+            return question.refuse(began, refusal.reason)
         if not self._room.enter(question.ticket):
             return question.refuse(began, RejectReason.SATURATED)
         waiter = self._waiters[question.ticket] = _Waiter(question)
@@ -82,6 +88,14 @@ class WaitingLine:
         finally:
             self._leave(waiter, given=end is WaitEnd.ADMITTED)
             self._report(end, self._clock.now() - began)
+
+    def _has_others_ahead(self, question: Question) -> bool:
+        """Whether requests for the same model wait that are of its class or go before it."""
+        return any(
+            ticket.rank < question.ticket.rank or waiter.question.kind == question.kind
+            for ticket, waiter in self._waiters.items()
+            if waiter.question.kind[0] == question.kind[0]
+        )
 
     def worth_waiting(self, refusal: Refusal) -> bool:
         """Whether there is a place, and what is refused may fit before its time is up."""
@@ -107,21 +121,28 @@ class WaitingLine:
             self._give_back(admission)
 
     def pump(self) -> None:
-        """Admit whoever's turn it is and fits; whoever does not holds up those of its kind."""
-        now, held_up = self._clock.now(), set()
+        """Admit whoever's turn it is and fits; whoever does not holds up its kind, and lower ranks of its model."""
+        now, held_up, ranks = self._clock.now(), set(), dict[str | None, int]()
         for ticket in self._room.in_order():
             waiter = self._waiters[ticket]
-            if waiter.question.kind in held_up:
+            kind = waiter.question.kind
+            if kind in held_up or ticket.rank > ranks.get(kind[0], ticket.rank):
                 continue
-            answer = waiter.question.admit(now)
-            if isinstance(answer, Refusal) and answer.reason is RejectReason.TENANT_SHARE:
-                continue  # its tenant's share is in use, nobody else's
-            if isinstance(answer, Refusal) and answer.reason is RejectReason.SATURATED:
-                held_up.add(waiter.question.kind)
-                continue
-            del self._waiters[ticket]
-            (self._room.serve if isinstance(answer, Admission) else self._room.leave)(ticket)
-            waiter.answer.set_result(answer)
+            refusal = waiter.question.would_refuse(now)
+            if refusal is None:
+                self._answer(waiter, waiter.question.admit(now))
+            elif refusal.reason is RejectReason.SATURATED:
+                held_up.add(kind)
+                ranks.setdefault(kind[0], ticket.rank)
+            elif refusal.reason not in DRAINING_AWAY:
+                self._answer(waiter, waiter.question.refuse(now, refusal.reason))
+            # Of a tenant over its share only its own requests wait, nobody else's.
+
+    def _answer(self, waiter: _Waiter, answer: Admission | Refusal) -> None:
+        ticket = waiter.question.ticket
+        del self._waiters[ticket]
+        (self._room.serve if isinstance(answer, Admission) else self._room.leave)(ticket)
+        waiter.answer.set_result(answer)
 
     def dismiss(self) -> None:
         """Refuse everybody who waits, because the proxy is shutting down."""

@@ -120,6 +120,18 @@ def test_the_tier_stays_while_nothing_is_known() -> None:
     assert backend().retier(TierPolicy(), 1.0) is None
 
 
+@pytest.mark.parametrize(
+    ("needed", "seconds"),
+    [(0.0, 0.0), (8.0, pytest.approx(7.2, abs=0.1)), (32.0, pytest.approx(28.9, abs=0.1)), (33.0, None)],
+)
+def test_what_was_freed_lately_tells_of_a_little_more(needed: float, seconds: float | None) -> None:
+    """Sixteen blocks freed just now say when up to twice as many will be; a minute later they say nothing."""
+    made = backend()
+    made.end(made.reserve(ASKED, 0.0), ReservationState.SETTLED, 1.0)
+    assert made.drain_seconds(needed, 1.0) == seconds
+    assert made.drain_seconds(8.0, 61.0) is None
+
+
 def test_freed_blocks_count_once() -> None:
     """Ending a reservation again frees nothing more."""
     made = backend()

@@ -83,6 +83,14 @@ def test_where_nothing_drains_a_fixed_time_is_told(reason: RejectReason, bounds:
     assert (returning.retry_after_seconds(backend, rejected(reason), 0, 1000.0) is None) is (bounds is None)
 
 
+def test_a_tenant_over_its_share_takes_nobodys_time() -> None:
+    """Its own answers have to end, so it is told when they do, each time the same; others are told no later."""
+    returning, backend = full(spread=0.0)
+    own = rejected(RejectReason.TENANT_SHARE)
+    assert len({returning.retry_after_seconds(backend, own, 20, 1000.0) for _ in range(5)}) == 1
+    assert backend.turn_seconds(0.0, latest_seconds=30.0, now=1000.0) == 0.0
+
+
 def test_an_empty_backend_promises_nothing() -> None:
     """Where nothing runs nothing is known of the drain."""
     backend = Backend(name="b", url="http://b", occupancy=occupancy(now=1000.0))

@@ -1,7 +1,7 @@
 """Waiting for blocks instead of being refused: turns, time-outs, and clients that leave."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -48,7 +48,9 @@ class Desk:
     def refuse(self, now: float, reason: RejectReason) -> Refusal:
         return Refusal(reason=reason, tier=Tier.REJECT, message="no", wait_seconds=self.wait_seconds)
 
-    def ask(self, name: str = "a", *, kind: tuple[str | None, str] = NORMAL, **ticket: object) -> Question:
+    def ask(
+        self, name: str = "a", *, kind: tuple[str | None, str] = NORMAL, waits: bool = True, **ticket: object
+    ) -> Question:
         def admit(now: float) -> Admission | Refusal:
             if self.free <= 0:
                 return self.refuse(now, self.why)
@@ -63,7 +65,17 @@ class Desk:
                 forecast=forecast_of(asked, self.backend.occupancy.lengths),
             )
 
-        return Question(admit=admit, refuse=self.refuse, ticket=Ticket(**{"tenant": name, **ticket}), kind=kind)
+        def would_refuse(now: float) -> Refusal | None:
+            return None if self.free > 0 else self.refuse(now, self.why)
+
+        return Question(
+            admit=admit,
+            would_refuse=would_refuse,
+            refuse=self.refuse,
+            ticket=Ticket(**{"tenant": name, **ticket}),
+            kind=kind,
+            waits=waits,
+        )
 
     async def waits(self, *questions: Question) -> list[asyncio.Task[Admission | Refusal]]:
         tasks = [asyncio.ensure_future(self.line.admit(question)) for question in questions]
@@ -175,9 +187,7 @@ async def test_who_does_not_fit_holds_up_only_its_kind() -> None:
     """Another model's or class's requests pass those that wait for blocks elsewhere."""
     desk = Desk()
     full = desk.ask("full", kind=("other", "normal"))
-    blocked = Question(
-        admit=lambda now: desk.refuse(now, SATURATED), refuse=full.refuse, ticket=full.ticket, kind=full.kind
-    )
+    blocked = replace(full, would_refuse=lambda now: desk.refuse(now, SATURATED))
     await desk.waits(blocked)
     desk.free = 2
     [same, other] = await desk.waits(desk.ask("same", kind=("other", "normal")), desk.ask("else"))
@@ -188,9 +198,7 @@ async def test_a_tenant_over_its_share_holds_up_nobody() -> None:
     """Only its own requests wait for what it holds."""
     desk = Desk()
     over = desk.ask("over")
-    refused = Question(
-        admit=lambda now: desk.refuse(now, TENANT_SHARE), refuse=over.refuse, ticket=over.ticket, kind=NORMAL
-    )
+    refused = replace(over, would_refuse=lambda now: desk.refuse(now, TENANT_SHARE))
     await desk.waits(refused)
     desk.free = 1
     [task] = await desk.waits(desk.ask("b"))
@@ -214,3 +222,45 @@ async def test_a_shutdown_empties_the_line() -> None:
     desk.line.dismiss()
     await desk.clock.settle()
     assert ([reason_of(task) for task in tasks], len(desk.room)) == ([RejectReason.DRAINING] * 2, 0)
+
+
+async def test_a_full_room_is_no_reason_to_refuse_what_nobody_waits_for() -> None:
+    """Another model's request that fits is admitted; so is one that is exempt or only watched, of any kind."""
+    desk = Desk(policy=WaitingPolicy(max_requests=1, max_seconds=2.0))
+    await desk.waits(replace(desk.ask("a"), would_refuse=lambda now: desk.refuse(now, SATURATED)))
+    desk.free = 2
+    tasks = await desk.waits(desk.ask("else", kind=("other", "normal")), desk.ask("exempt", waits=False))
+    assert ([reason_of(task) for task in tasks], desk.admitted) == ([None, None], ["else", "exempt"])
+
+
+async def test_a_higher_rank_is_not_overtaken_by_a_lower_one() -> None:
+    """A sheddable request that would fit waits behind a critical one for the same model, not the other way round."""
+    desk = Desk()
+    await desk.waits(
+        replace(
+            desk.ask("high", kind=(None, "critical"), rank=-1), would_refuse=lambda now: desk.refuse(now, SATURATED)
+        )
+    )
+    desk.free = 2
+    [low] = await desk.waits(desk.ask("low", kind=(None, "sheddable"), rank=1))
+    [higher] = await desk.waits(desk.ask("higher", kind=(None, "exempted"), rank=-2))
+    assert (low.done(), higher.done(), desk.admitted) == (False, True, ["higher"])
+
+
+async def test_a_room_that_is_closed_lets_everybody_pass() -> None:
+    """Those who wait still do; who comes now is decided on at once."""
+    desk = Desk()
+    await desk.waits(desk.ask("a"))
+    desk.room.policy = WaitingPolicy()
+    desk.free = 1
+    [task] = await desk.waits(desk.ask("b"))
+    assert (reason_of(task), desk.admitted) == (None, ["b"])
+
+
+async def test_the_forecast_counts_also_behind_others() -> None:
+    """Who would wait longer than allowed is told at once, however many wait already."""
+    desk = Desk()
+    await desk.waits(desk.ask("a"))
+    desk.wait_seconds = 2.1
+    [task] = await desk.waits(desk.ask("b"))
+    assert (reason_of(task), len(desk.room)) == (SATURATED, 1)

@@ -97,6 +97,24 @@ async def test_who_has_waited_long_enough_is_told_when_to_come_back() -> None:
         await first
 
 
+async def test_waiting_is_no_refusal() -> None:
+    """However often a waiter is asked about, demand counts it as nothing, and nobody is told to come back later."""
+    held = Held()
+    async with running_stub(held.stub) as stub, guarding(stub, waiting=ROOM) as guard:
+        first = await asked(guard)
+        await guard.until(lambda: len(held.prompts) == 1)
+        second = await asked(guard)
+        await guard.until(lambda: waiting(guard) == 1)
+        for _ in range(5):
+            guard.service.controller.on_freed()
+        assert guard.backend.refused_blocks.value(guard.clock.now()) == 0
+        assert guard.backend.turn_seconds(0.0, latest_seconds=30.0, now=guard.clock.now()) == 0.0
+        for number in range(2):
+            await guard.until(lambda number=number: len(held.prompts) == number + 1)
+            held.let_go(number)
+        assert [(await each).status_code for each in (first, second)] == [200, 200]
+
+
 async def test_only_so_many_wait() -> None:
     """The third is refused as saturated, before its body is read if the tier already says so."""
     held = Held()
