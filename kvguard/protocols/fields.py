@@ -29,6 +29,9 @@ _INTEGER_LIMIT = 2**53
 MAX_VALUES = 65_536
 MAX_SCALAR_BYTES = 16_384
 _CHUNK_BYTES = 262_144
+MAX_DIGITS = 255  # of a number: twice as many take four times as long to read
+_LONG_RUN = b"0" * (MAX_DIGITS + 1)
+_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def read_fields(body: bytes) -> Fields:
@@ -95,11 +98,22 @@ def decode(fields: Fields, name: str) -> object:
 
 def built(raw: msgspec.Raw, name: str) -> object:
     """The value of the field `name`, of which the values were counted. Raises InvalidRequest on malformed JSON."""
+    if _is_container(raw) and _has_long_number(bytes(raw)):
+        raise not_json(name)
     try:
         value: object = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise not_json(name) from None
     return value
+
+
+def _has_long_number(text: bytes) -> bool:
+    """Whether there is a number of more than MAX_DIGITS digits; a text may have as many as it likes."""
+    return _has_long_run(text) and any(map(_has_long_run, _outside_strings(text)))
+
+
+def _has_long_run(text: bytes) -> bool:
+    return _LONG_RUN in text.translate(_DIGITS_ALIKE)
 
 
 def members(raw: msgspec.Raw, name: str) -> Fields:
@@ -138,6 +152,10 @@ def opens(raw: msgspec.Raw, bracket: bytes) -> bool:
     return bytes(memoryview(raw)[:1]) == bracket
 
 
+def _is_container(raw: msgspec.Raw) -> bool:
+    return opens(raw, b"[") or opens(raw, b"{")
+
+
 def not_json(name: str) -> InvalidRequest:
     """The error for a field that cannot be decoded."""
     return InvalidRequest(f"'{name}' is not valid JSON", param=name)
@@ -157,7 +175,7 @@ def value_count(raw: msgspec.Raw) -> int:
     Strings may hold any number of either, so those of a large value are cut out first. Of more than MAX_VALUES only
     that is told. Nothing is built but bytes.
     """
-    if not (opens(raw, b"[") or opens(raw, b"{")):
+    if not _is_container(raw):
         return 1
     text = bytes(raw)
     count = _bounded_sum(_marks(chunk) for chunk in _chunks(text))
