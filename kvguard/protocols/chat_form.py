@@ -8,14 +8,12 @@ from collections.abc import Iterable
 import msgspec
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, is_set, members, opens, refuse_many_values, some_members
+from kvguard.protocols.fields import Fields, is_set, members, opens, read_text, refuse_many_values, some_members
 from kvguard.protocols.media import TEXT_TYPES
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
 from kvguard.protocols.token_ids import flat_ids
 
 JsonObject = dict[str, object]
-
-_NO_EFFORT = msgspec.Raw(b'"none"')
 
 
 class _Transfer(msgspec.Struct):
@@ -103,8 +101,9 @@ def with_template_variables(fields: Fields) -> Fields:
     if not moved or not opens(given, b"{"):
         return fields
     own = members(given, "chat_template_kwargs")
-    effort = moved.get("reasoning_effort")
-    thinking = {} if effort is None or "enable_thinking" in own else {"enable_thinking": effort != _NO_EFFORT}
+    thinking = {}
+    if "reasoning_effort" in moved and "enable_thinking" not in own:
+        thinking = {"enable_thinking": read_text(moved, "reasoning_effort") != "none"}
     rest = {name: value for name, value in fields.items() if name not in moved}
     return {**rest, "chat_template_kwargs": raw({**own, **moved, **thinking})}
 

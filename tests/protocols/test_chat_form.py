@@ -49,6 +49,12 @@ def test_variables_of_the_template(fields: dict[str, object], kwargs: dict[str, 
     }
 
 
+def test_an_effort_with_letters_escaped() -> None:
+    """It is the word the letters stand for."""
+    fields = with_template_variables({"reasoning_effort": msgspec.Raw(rb'"n\u006fne"')})
+    assert msgspec.json.decode(fields["chat_template_kwargs"])["enable_thinking"] is False
+
+
 @pytest.mark.parametrize(
     "fields",
     [{}, {"documents": None}, {"chat_template_kwargs": {"a": 1}}, {"documents": [1], "chat_template_kwargs": [2]}],

@@ -85,6 +85,11 @@ def test_ids_nobody_reads_may_be_anything() -> None:
         (b'{"reasoning":"own","reasoning_content":"r"}', b'{"reasoning":"own"}'),
         (b'{"content":"reasoning_content"}', b'{"content":"reasoning_content"}'),
         (b'"reasoning_content"', b'"reasoning_content"'),
+        (rb'{"reasoning\u005fcontent":"r"}', b'{"reasoning":"r"}'),
+        (rb'{"reasoning\u005Fc\u006fntent":"r"}', b'{"reasoning":"r"}'),
+        (rb'{"\u0072easoning":"own","reasoning\u005fcontent":"r"}', b'{"reasoning":"own"}'),
+        (rb'{"reasoning\\u005fcontent":"r"}', rb'{"reasoning\\u005fcontent":"r"}'),
+        (rb'{ "content":"\u00e9" }', rb'{ "content":"\u00e9" }'),
     ],
 )
 def test_the_old_name_of_reasoning(message: bytes, sent: bytes) -> None:
