@@ -98,8 +98,6 @@ def decode(fields: Fields, name: str) -> object:
 
 def built(raw: msgspec.Raw, name: str) -> object:
     """The value of the field `name`, of which the values were counted. Raises InvalidRequest on malformed JSON."""
-    if _is_container(raw) and _has_long_number(bytes(raw)):
-        raise not_json(name)
     try:
         value: object = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -149,7 +147,8 @@ def entries(raw: msgspec.Raw, name: str) -> list[msgspec.Raw]:
 
 def opens(raw: msgspec.Raw, bracket: bytes) -> bool:
     """Whether a value is a list, an object or a string, by the byte it begins with."""
-    return bytes(memoryview(raw)[:1]) == bracket
+    view = memoryview(raw)
+    return bool(view) and view[0] == bracket[0]
 
 
 def _is_container(raw: msgspec.Raw) -> bool:
@@ -162,10 +161,15 @@ def not_json(name: str) -> InvalidRequest:
 
 
 def refuse_many_values(raw: msgspec.Raw, name: str, *, besides: int = 0) -> int:
-    """The number of values in the field `name` and `besides`. Raises InvalidRequest above MAX_VALUES."""
+    """The number of values in the field `name` and `besides`.
+
+    Raises InvalidRequest above MAX_VALUES, and on a number inside that takes long to read.
+    """
     count = besides + value_count(raw)
     if count > MAX_VALUES:
         raise InvalidRequest(f"'{name}' has more than {MAX_VALUES} lists, objects and entries", param=name)
+    if _is_container(raw) and _has_long_number(bytes(raw)):
+        raise InvalidRequest(f"'{name}' has a number of more than {MAX_DIGITS} digits", param=name)
     return count
 
 
@@ -197,7 +201,8 @@ def _chunks(text: bytes) -> Iterator[bytes]:
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:
     if b"\\" in text:
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+        # As long as before, which takes half the time.
+        text = text.replace(b"\\\\", b"..").replace(b'\\"', b"..")
     inside = 0
     for chunk in _chunks(text):
         parts = chunk.split(b'"')

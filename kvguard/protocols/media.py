@@ -73,6 +73,7 @@ _KINDS = {
 # The keys vLLM looks for, in its order, in a part without a type or with a `uuid`; the first there is decides.
 _KEYS = tuple(_KINDS)[:9]
 _TEXT_KEY = "tool_reference"  # the last it looks for
+_NAMED = frozenset({*_KINDS, _TEXT_KEY})
 # Where the payload of a part of this type stands, and in an object there, in which member; others state no size.
 _PAYLOADS = {
     "image_url": ("image_url", "url"),
@@ -131,7 +132,7 @@ def _without_media(message: msgspec.Raw, found: list[MediaPart]) -> msgspec.Raw:
 def _marked(part: msgspec.Raw, found: list[MediaPart]) -> msgspec.Raw:
     """The part, or the mark in its place when it is not text, which is then among those found."""
     fields = _members(part)
-    name = _name(fields)
+    name = _name(fields) if fields else None
     if name is None:
         return part
     _add(_media(_KINDS[name], _payload(fields, name)), found, "messages")
@@ -166,6 +167,8 @@ def _name(fields: Fields) -> str | None:
     the keys.
     """
     stated = _short_text(fields.get("type"))
+    if _NAMED.isdisjoint(fields):
+        return stated if stated in _KINDS else None
     has_uuid = "uuid" in fields and bytes(fields["uuid"]) != b"null"
     if has_uuid or stated is None:
         by_key = next((key for key in (*_KEYS, _TEXT_KEY) if key in fields), None)

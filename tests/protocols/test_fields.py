@@ -334,7 +334,7 @@ def test_more_fields_than_a_body_has() -> None:
 )
 def test_a_number_longer_than_any(raw: bytes, is_read: bool) -> None:
     """It is refused before it is read, which takes time that grows with the square of its length; texts may be long."""
-    with contextlib.nullcontext() if is_read else pytest.raises(InvalidRequest, match="'a' is not valid JSON"):
+    with contextlib.nullcontext() if is_read else pytest.raises(InvalidRequest, match="more than 255 digits"):
         decode({"a": msgspec.Raw(raw)}, "a")
 
 
