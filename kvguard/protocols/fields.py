@@ -160,37 +160,37 @@ def not_json(name: str) -> InvalidRequest:
     return InvalidRequest(f"'{name}' is not valid JSON", param=name)
 
 
-def refuse_many_values(raw: msgspec.Raw, name: str, *, besides: int = 0) -> int:
+def refuse_many_values(raw: msgspec.Raw, name: str, *, besides: int = 0, most: int = MAX_VALUES) -> int:
     """The number of values in the field `name` and `besides`.
 
-    Raises InvalidRequest above MAX_VALUES, and on a number inside that takes long to read.
+    Raises InvalidRequest when they are more than `most`, and on a number inside that takes long to read.
     """
-    count = besides + value_count(raw)
-    if count > MAX_VALUES:
-        raise InvalidRequest(f"'{name}' has more than {MAX_VALUES} lists, objects and entries", param=name)
+    count = besides + value_count(raw, most)
+    if count > most:
+        raise InvalidRequest(f"'{name}' has more than {most} lists, objects and entries", param=name)
     if _is_container(raw) and _has_long_number(bytes(raw)):
         raise InvalidRequest(f"'{name}' has a number of more than {MAX_DIGITS} digits", param=name)
     return count
 
 
-def value_count(raw: msgspec.Raw) -> int:
+def value_count(raw: msgspec.Raw, most: int = MAX_VALUES) -> int:
     """Opening brackets and commas outside strings, one for a scalar: never fewer than the values there are.
 
-    Strings may hold any number of either, so those of a large value are cut out first. Of more than MAX_VALUES only
-    that is told. Nothing is built but bytes.
+    Strings may hold any number of either, so those of a large value are cut out first. Of more than `most` only that
+    is told. Nothing is built but bytes.
     """
     if not _is_container(raw):
         return 1
     text = bytes(raw)
-    count = _bounded_sum(_marks(chunk) for chunk in _chunks(text))
-    return count if count <= MAX_VALUES else _bounded_sum(_marks(part) for part in _outside_strings(text))
+    count = _bounded_sum((_marks(chunk) for chunk in _chunks(text)), most)
+    return count if count <= most else _bounded_sum((_marks(part) for part in _outside_strings(text)), most)
 
 
-def _bounded_sum(counts: Iterable[int]) -> int:
+def _bounded_sum(counts: Iterable[int], most: int) -> int:
     total = 0
     for count in counts:
         total += count
-        if total > MAX_VALUES:
+        if total > most:
             break
     return total
 
