@@ -8,14 +8,20 @@ from collections.abc import Iterable
 import msgspec
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, is_set, members, opens, refuse_many_values, some_members
+from kvguard.protocols.fields import (
+    Fields,
+    is_set,
+    members,
+    opens,
+    read_text,
+    refuse_many_values,
+    some_members,
+)
 from kvguard.protocols.media import TEXT_TYPES
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
 from kvguard.protocols.token_ids import flat_ids
 
 JsonObject = dict[str, object]
-
-_NO_EFFORT = msgspec.Raw(b'"none"')
 
 
 class _Transfer(msgspec.Struct):
@@ -23,6 +29,7 @@ class _Transfer(msgspec.Struct):
 
 
 _transfer = msgspec.json.Decoder(_Transfer)
+MAX_TOOL_VALUES = 262_144
 IDS_FIELD = "kv_transfer_params.prompt_token_ids"
 _MEDIA_KEYS = frozenset(
     {
@@ -59,10 +66,15 @@ def chat_prompt(values: JsonObject) -> ChatPrompt:
 
 
 def refuse_many_values_in(fields: Fields, names: Iterable[str]) -> None:
-    """Raise InvalidRequest when these fields have more than MAX_VALUES values together."""
+    """Raise InvalidRequest when these fields have more than MAX_VALUES values together.
+
+    `tools` may have MAX_TOOL_VALUES of their own: they are passed on as they are, and a hundred tools have many.
+    """
     count = 0
     for name in names:
-        if name in fields:
+        if name == "tools" and name in fields:
+            refuse_many_values(fields[name], name, most=MAX_TOOL_VALUES)
+        elif name in fields:
             count = refuse_many_values(fields[name], name, besides=count)
 
 
@@ -103,8 +115,9 @@ def with_template_variables(fields: Fields) -> Fields:
     if not moved or not opens(given, b"{"):
         return fields
     own = members(given, "chat_template_kwargs")
-    effort = moved.get("reasoning_effort")
-    thinking = {} if effort is None or "enable_thinking" in own else {"enable_thinking": effort != _NO_EFFORT}
+    thinking = {}
+    if "reasoning_effort" in moved and "enable_thinking" not in own:
+        thinking = {"enable_thinking": read_text(moved, "reasoning_effort") != "none"}
     rest = {name: value for name, value in fields.items() if name not in moved}
     return {**rest, "chat_template_kwargs": raw({**own, **moved, **thinking})}
 

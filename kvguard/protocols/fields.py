@@ -29,6 +29,9 @@ _INTEGER_LIMIT = 2**53
 MAX_VALUES = 65_536
 MAX_SCALAR_BYTES = 16_384
 _CHUNK_BYTES = 262_144
+MAX_DIGITS = 255  # of a number: twice as many take four times as long to read
+_LONG_RUN = b"0" * (MAX_DIGITS + 1)
+_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def read_fields(body: bytes) -> Fields:
@@ -102,6 +105,15 @@ def built(raw: msgspec.Raw, name: str) -> object:
     return value
 
 
+def _has_long_number(text: bytes) -> bool:
+    """Whether there is a number of more than MAX_DIGITS digits; a text may have as many as it likes."""
+    return _has_long_run(text) and any(map(_has_long_run, _outside_strings(text)))
+
+
+def _has_long_run(text: bytes) -> bool:
+    return _LONG_RUN in text.translate(_DIGITS_ALIKE)
+
+
 def members(raw: msgspec.Raw, name: str) -> Fields:
     """The members of an object inside the field `name`, unread; none where it is no object. Raises as `built`."""
     if not opens(raw, b"{"):
@@ -135,7 +147,12 @@ def entries(raw: msgspec.Raw, name: str) -> list[msgspec.Raw]:
 
 def opens(raw: msgspec.Raw, bracket: bytes) -> bool:
     """Whether a value is a list, an object or a string, by the byte it begins with."""
-    return bytes(memoryview(raw)[:1]) == bracket
+    view = memoryview(raw)
+    return bool(view) and view[0] == bracket[0]
+
+
+def _is_container(raw: msgspec.Raw) -> bool:
+    return opens(raw, b"[") or opens(raw, b"{")
 
 
 def not_json(name: str) -> InvalidRequest:
@@ -143,32 +160,37 @@ def not_json(name: str) -> InvalidRequest:
     return InvalidRequest(f"'{name}' is not valid JSON", param=name)
 
 
-def refuse_many_values(raw: msgspec.Raw, name: str, *, besides: int = 0) -> int:
-    """The number of values in the field `name` and `besides`. Raises InvalidRequest above MAX_VALUES."""
-    count = besides + value_count(raw)
-    if count > MAX_VALUES:
-        raise InvalidRequest(f"'{name}' has more than {MAX_VALUES} lists, objects and entries", param=name)
+def refuse_many_values(raw: msgspec.Raw, name: str, *, besides: int = 0, most: int = MAX_VALUES) -> int:
+    """The number of values in the field `name` and `besides`.
+
+    Raises InvalidRequest when they are more than `most`, and on a number inside that takes long to read.
+    """
+    count = besides + value_count(raw, most)
+    if count > most:
+        raise InvalidRequest(f"'{name}' has more than {most} lists, objects and entries", param=name)
+    if _is_container(raw) and _has_long_number(bytes(raw)):
+        raise InvalidRequest(f"'{name}' has a number of more than {MAX_DIGITS} digits", param=name)
     return count
 
 
-def value_count(raw: msgspec.Raw) -> int:
+def value_count(raw: msgspec.Raw, most: int = MAX_VALUES) -> int:
     """Opening brackets and commas outside strings, one for a scalar: never fewer than the values there are.
 
-    Strings may hold any number of either, so those of a large value are cut out first. Of more than MAX_VALUES only
-    that is told. Nothing is built but bytes.
+    Strings may hold any number of either, so those of a large value are cut out first. Of more than `most` only that
+    is told. Nothing is built but bytes.
     """
-    if not (opens(raw, b"[") or opens(raw, b"{")):
+    if not _is_container(raw):
         return 1
     text = bytes(raw)
-    count = _bounded_sum(_marks(chunk) for chunk in _chunks(text))
-    return count if count <= MAX_VALUES else _bounded_sum(_marks(part) for part in _outside_strings(text))
+    count = _bounded_sum((_marks(chunk) for chunk in _chunks(text)), most)
+    return count if count <= most else _bounded_sum((_marks(part) for part in _outside_strings(text)), most)
 
 
-def _bounded_sum(counts: Iterable[int]) -> int:
+def _bounded_sum(counts: Iterable[int], most: int) -> int:
     total = 0
     for count in counts:
         total += count
-        if total > MAX_VALUES:
+        if total > most:
             break
     return total
 
@@ -179,7 +201,8 @@ def _chunks(text: bytes) -> Iterator[bytes]:
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:
     if b"\\" in text:
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+        # As long as before, which takes half the time.
+        text = text.replace(b"\\\\", b"..").replace(b'\\"', b"..")
     inside = 0
     for chunk in _chunks(text):
         parts = chunk.split(b'"')

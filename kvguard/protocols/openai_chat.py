@@ -1,5 +1,7 @@
 """POST /v1/chat/completions: `messages` that the model's chat template turns into one prompt."""
 
+import operator
+
 import msgspec
 
 from kvguard.errors import InvalidRequest
@@ -38,6 +40,7 @@ _FLAGS = ("echo", "add_generation_prompt", "continue_final_message")
 
 _NULL = msgspec.Raw(b"null")
 _OLD_REASONING = "reasoning_content"
+_ESCAPED_ASCII = b"\\u00"
 
 
 def parse(body: bytes) -> InferenceRequest:
@@ -69,9 +72,16 @@ def conversation(fields: Fields) -> ChatPrompt:
 
 def _with_reasoning(messages: msgspec.Raw) -> msgspec.Raw:
     """The messages with the old name of `reasoning`, which chat renames and `/tokenize` does not, renamed."""
-    if _OLD_REASONING.encode() not in bytes(messages):
+    if not _may_name_reasoning(messages):
         return messages
-    return raw([_renamed(message) for message in entries(messages, "messages")])
+    before = entries(messages, "messages")
+    after = [_renamed(message) if _may_name_reasoning(message) else message for message in before]
+    return messages if all(map(operator.is_, before, after)) else raw(after)
+
+
+def _may_name_reasoning(text: msgspec.Raw) -> bool:
+    """Whether the old name may be there: as it is, or with letters of it escaped."""
+    return _OLD_REASONING.encode() in bytes(text) or _ESCAPED_ASCII in bytes(text)
 
 
 def _renamed(message: msgspec.Raw) -> object:

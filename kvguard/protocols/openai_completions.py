@@ -25,7 +25,8 @@ CAPS = CapRule(names=("max_tokens",), default_tokens=16)
 MAX_PROMPTS = 1024  # vLLM's own limit on a list of prompts
 
 _NULL = msgspec.Raw(b"null")
-_ID = re.compile(r"\s*\+?[0-9]+(_[0-9]+)*(\.0+)?\s*")
+MAX_ID_CHARACTERS = 16  # of an id written as text
+_ID = re.compile(r"\s*+\+?[0-9]++(?:_[0-9]++)*+(?:\.0++)?\s*+")
 MAX_SUFFIX_CHARACTERS = 16 * 1024 * 1024  # over all prompts but one, each of which gets the suffix
 # Stands for the two or three special tokens of a fill-in-the-middle prompt; never fewer tokens than those.
 _MIDDLE = " <suffix> <prefix> "
@@ -99,7 +100,10 @@ def prompts_of(values: list[object], name: str) -> TextPrompts | TokenPrompts:
 
 
 def ids_of(values: list[object], name: str) -> TokenPrompts:
-    """One prompt of token ids; like the engine's models this takes 5.0, true and, among others, "5" for one."""
+    """One prompt of token ids; like the engine's models this takes 5.0, true and, among others, "5" for one.
+
+    A text above MAX_ID_CHARACTERS is none: all of them together are looked at character by character.
+    """
     if not all(map(_is_id, values)):
         raise InvalidRequest(f"'{name}' must be strings only or lists of token ids only", param=name)
     return TokenPrompts((len(values),))
@@ -107,7 +111,7 @@ def ids_of(values: list[object], name: str) -> TokenPrompts:
 
 def _is_id(value: object) -> bool:
     if isinstance(value, str):
-        return _ID.fullmatch(value) is not None
+        return len(value) <= MAX_ID_CHARACTERS and _ID.fullmatch(value) is not None
     return isinstance(value, int | float) and value >= 0 and value == int(value)
 
 

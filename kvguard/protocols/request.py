@@ -68,7 +68,7 @@ class CapRule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRequest:
     """One parsed request. `requested_cap` is the client's own, None when it named none; `stops` says that it names stop
-    sequences, `route` the label of the route it came by.
+    sequences, `route` the label of the route it came by, `model` the name if it is one as text.
     """
 
     body: bytes
@@ -86,6 +86,7 @@ class InferenceRequest:
     special_tokens: bool = True
     stops: bool = False
     route: str = ""
+    model: str | None = None
 
     @property
     def model_field(self) -> Fields:
@@ -96,11 +97,6 @@ class InferenceRequest:
     def special_tokens_field(self) -> Fields:
         """The `add_special_tokens` of a completion when it is switched off, or nothing: it is on by default."""
         return {} if self.special_tokens else {"add_special_tokens": msgspec.Raw(b"false")}
-
-    @property
-    def model(self) -> str | None:
-        """The model's name, if the client gave one as text."""
-        return read_text(self.fields, "model")
 
     def demand(
         self,
@@ -165,6 +161,7 @@ def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> I
         fixed_length=read_bool(fields, "ignore_eos"),
         traits=_traits(fields),
         stops=is_filled(fields, "stop") or is_filled(fields, "stop_token_ids"),
+        model=read_text(fields, "model"),
     )
 
 

@@ -49,6 +49,12 @@ def test_variables_of_the_template(fields: dict[str, object], kwargs: dict[str, 
     }
 
 
+def test_an_effort_with_letters_escaped() -> None:
+    """It is the word the letters stand for."""
+    fields = with_template_variables({"reasoning_effort": msgspec.Raw(rb'"n\u006fne"')})
+    assert msgspec.json.decode(fields["chat_template_kwargs"])["enable_thinking"] is False
+
+
 @pytest.mark.parametrize(
     "fields",
     [{}, {"documents": None}, {"chat_template_kwargs": {"a": 1}}, {"documents": [1], "chat_template_kwargs": [2]}],
@@ -177,3 +183,10 @@ def test_values_of_several_fields_are_bounded_together() -> None:
     with pytest.raises(InvalidRequest, match="more than 65536") as caught:
         refuse_many_values_in(fields, ["c", "a"])
     assert caught.value.param == "a"
+
+
+def test_a_long_number_in_what_a_template_may_look_at() -> None:
+    """Whoever renders the template would read it."""
+    fields = {"a": msgspec.Raw(b"[" + b"9" * 256 + b"]")}
+    with pytest.raises(InvalidRequest, match="'a' has a number of more than 255 digits"):
+        refuse_many_values_in(fields, ["a"])

@@ -1,5 +1,6 @@
 """Bytes to top-level fields and back, and numbers and booleans the way vLLM coerces them."""
 
+import contextlib
 import json
 
 import msgspec
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import (
+    MAX_DIGITS,
     MAX_VALUES,
     Fields,
     decode,
@@ -316,6 +318,24 @@ def test_more_fields_than_a_body_has() -> None:
     read_fields(b'{"prompt":"%s","b":0,"c":"::"}' % (b":" * MAX_VALUES))
     with pytest.raises(InvalidRequest, match="one JSON object"):
         read_fields(b'{"prompt":"%s"' % (b":" * 2 * MAX_VALUES))
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_read"),
+    [
+        (b"[%s]" % (b"9" * MAX_DIGITS), True),
+        (b"[1, %s0]" % (b"9" * MAX_DIGITS), False),
+        (b'["x", {"a": -%s0}]' % (b"9" * MAX_DIGITS), False),
+        (b"[0.%s1]" % (b"0" * MAX_DIGITS), False),
+        (b'["%s"]' % (b"7" * 2 * MAX_DIGITS), True),
+        (b'["\\"%s", "\\\\", 5]' % (b"7" * 2 * MAX_DIGITS), True),
+        (b'["%s\\\\", %s]' % (b"7" * 2 * MAX_DIGITS, b"7" * 2 * MAX_DIGITS), False),
+    ],
+)
+def test_a_number_longer_than_any(raw: bytes, is_read: bool) -> None:
+    """It is refused before it is read, which takes time that grows with the square of its length; texts may be long."""
+    with contextlib.nullcontext() if is_read else pytest.raises(InvalidRequest, match="more than 255 digits"):
+        decode({"a": msgspec.Raw(raw)}, "a")
 
 
 def test_some_members_of_an_object() -> None:

@@ -2,6 +2,9 @@
 
 import base64
 import json
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,6 +38,7 @@ def chat(*parts: object) -> Fields:
 
 KNOWN = MediaPart(kind=IMAGE, width=640, height=480)
 DATA_URL = f"data:image/png;base64,{PNG}"
+OPEN_URL = DATA_URL.rstrip("=").encode()  # goes on
 SECONDS = (len(WAV) * 3 // 4) / 32_000
 
 
@@ -93,8 +97,11 @@ def test_parts_by_their_type(part: Json, found: MediaPart) -> None:
         ({"image_url": DATA_URL, "role": "user"}, KNOWN),
         ({"image_url": {"url": DATA_URL}, "type": None}, KNOWN),
         ({"type": "image_url", "image_url": None, "uuid": "u"}, MediaPart(kind=IMAGE)),
-        ({"type": "text", "text": "x", "image_url": DATA_URL, "uuid": "u"}, KNOWN),
-        ({"type": "text", "text": "x", "image_url": DATA_URL, "uuid": 0}, KNOWN),
+        ({"type": "text", "text": "x", "image_url": DATA_URL, "uuid": "u"}, MediaPart(kind=IMAGE)),
+        ({"type": "text", "text": "x", "image_url": DATA_URL, "uuid": 0}, MediaPart(kind=IMAGE)),
+        ({"type": "image_url", "image_url": {"url": DATA_URL}, "uuid": "u"}, MediaPart(kind=IMAGE)),
+        ({"type": "image_url", "image_url": {"url": DATA_URL}, "uuid": None}, KNOWN),
+        ({"type": "input_audio", "input_audio": {"data": WAV}, "uuid": "u"}, MediaPart(kind=AUDIO)),
         ({"type": "input_audio", "image_url": "http://x", "uuid": "u"}, MediaPart(kind=IMAGE)),
         ({"image": DATA_URL, "video_url": "http://x", "type": "text", "uuid": "u"}, MediaPart(kind=VIDEO)),
         ({"audio_url": "http://x", "image_embeds": "AAAA"}, MediaPart(kind=IMAGE)),
@@ -180,9 +187,55 @@ def test_escapes_in_a_payload(sign: str, escape: str) -> None:
     assert apart({"messages": msgspec.Raw(recording)})[1] == (MediaPart(kind=AUDIO, seconds=SECONDS),)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "found"), [({"min_pixels": 12_845_056}, UNKNOWN), ({"a": 0}, UNKNOWN), ({}, KNOWN), (None, KNOWN)]
+)
+def test_a_size_the_request_has_changed(kwargs: object, found: MediaPart) -> None:
+    """What the processor is told may scale a picture to any size it has."""
+    fields = chat({"type": "image_url", "image_url": {"url": DATA_URL}}) | fields_of({"mm_processor_kwargs": kwargs})
+    assert apart(fields)[1] == (found,)
+
+
+def picture_with(url: bytes) -> tuple[MediaPart, ...]:
+    part = b'{"type":"image_url","image_url":{"url":"%s"}}' % url
+    return apart({"messages": msgspec.Raw(b'[{"content":[%s]}]' % part)})[1]
+
+
+@pytest.mark.parametrize("escaped", [rb"\/", rb"\u002f", rb"\u002F", rb"\n"])
+def test_escapes_far_into_a_payload(escaped: bytes) -> None:
+    """A start of a payload is read wherever an escape is cut; what comes later is not looked at."""
+    for filled in range(PEEK_CHARACTERS * 2 + 500, PEEK_CHARACTERS * 2 + 520):
+        assert picture_with(OPEN_URL + b"A" * (filled - len(OPEN_URL)) + escaped * 5) == (KNOWN,)
+
+
+def test_little_of_a_payload_is_unescaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many escapes there are, only the start is read."""
+    sizes: list[int] = []
+    real = msgspec.json.decode
+
+    def noting(text: bytes, **options: Any) -> Any:
+        sizes.append(len(memoryview(text)))
+        return real(text, **options)
+
+    monkeypatch.setattr(msgspec.json, "decode", noting)
+    assert picture_with(OPEN_URL + rb"\u0041" * 200_000) == (KNOWN,)
+    assert max(sizes) <= 2 * PEEK_CHARACTERS + 514
+
+
+@pytest.mark.parametrize(
+    ("end", "more"),
+    [(b"A" * 40, 40), (rb"\/" * 40, 40), (rb"\u0041" * 40, 40), (rb"\\u0041" * 40, 280), (rb"\\/" * 40, 120)],
+)
+def test_a_recording_is_no_shorter_than_it_is(end: bytes, more: int) -> None:
+    """Its length counts characters, and a backslash that stands for itself counts with all that follows it."""
+    part = b'{"type":"input_audio","input_audio":{"data":"%s"}}' % (WAV.encode() + b"A" * 10_000 + end)
+    found = apart({"messages": msgspec.Raw(b'[{"content":[%s]}]' % part)})[1]
+    assert found == (MediaPart(kind=AUDIO, seconds=(len(WAV) + 10_000 + more) * 3 // 4 / 32_000),)
+
+
 def test_a_payload_that_is_no_text() -> None:
     """It states nothing."""
-    for payload in (rb"\n\xff".replace(b"\\xff", b"\xff"), b"\\q"):
+    for payload in (rb"\n\xff".replace(b"\\xff", b"\xff"), b"\\q", PNG.encode() + rb"\\"):
         part = b'[{"content":[{"type":"image_url","image_url":{"url":"%s"}}]}]' % payload
         assert apart({"messages": msgspec.Raw(part)})[1] in ((UNKNOWN,), ())
 
@@ -230,11 +283,35 @@ def test_so_many_parts() -> None:
         ),
         ([{"type": "video_url"}, {"type": "other", "url": DATA_URL}, 5], (MediaPart(kind=VIDEO),)),
         ([{"type": "image_url", "url": "https://x", "image_url": DATA_URL}], (UNKNOWN,)),
+        ([{"type": "image_url", "url": DATA_URL, "uuid": "u"}], (UNKNOWN,)),
     ],
 )
 def test_content_parts(parts: object, found: tuple[MediaPart, ...]) -> None:
     """Beside token ids a part is a type and a `url`, and nothing else."""
     assert of_content_parts(msgspec.Raw(json.dumps(parts).encode())) == found
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called, Python's own and those in C."""
+    calls = 0
+
+    def note(_frame: object, event: str, _of: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(("element", "most"), [(0, 3), ("x", 3), ([], 3), ({}, 4), ({"type": "zz"}, 11), ({"a": 1}, 8)])
+def test_little_is_done_for_what_is_not_of_a_kind(element: object, most: int) -> None:
+    """Short elements by the ten thousand cost a few calls each, beside a picture as without one."""
+    fields = chat({"type": "image_url"}, *[element] * 1000)
+    assert calls_of(lambda: apart(fields)) <= 1000 * most + 100
 
 
 def test_everything_else_keeps_its_bytes() -> None:

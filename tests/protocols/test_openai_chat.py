@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import MAX_VALUES
+from kvguard.protocols.chat_form import MAX_TOOL_VALUES
+from kvguard.protocols.fields import MAX_VALUES, value_count
 from kvguard.protocols.media import MediaKind, MediaPart
 from kvguard.protocols.openai_chat import CAPS, PATH, TEMPLATE_FIELDS, conversation, parse, prompt_of
 from kvguard.protocols.request import ChatPrompt, TokenPrompts
@@ -85,6 +86,11 @@ def test_ids_nobody_reads_may_be_anything() -> None:
         (b'{"reasoning":"own","reasoning_content":"r"}', b'{"reasoning":"own"}'),
         (b'{"content":"reasoning_content"}', b'{"content":"reasoning_content"}'),
         (b'"reasoning_content"', b'"reasoning_content"'),
+        (rb'{"reasoning\u005fcontent":"r"}', b'{"reasoning":"r"}'),
+        (rb'{"reasoning\u005Fc\u006fntent":"r"}', b'{"reasoning":"r"}'),
+        (rb'{"\u0072easoning":"own","reasoning\u005fcontent":"r"}', b'{"reasoning":"own"}'),
+        (rb'{"reasoning\\u005fcontent":"r"}', rb'{"reasoning\\u005fcontent":"r"}'),
+        (rb'{ "content":"\u00e9" }', rb'{ "content":"\u00e9" }'),
     ],
 )
 def test_the_old_name_of_reasoning(message: bytes, sent: bytes) -> None:
@@ -144,7 +150,7 @@ def test_the_path() -> None:
     assert PATH == "/v1/chat/completions"
 
 
-@pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name != "add_special_tokens"])
+@pytest.mark.parametrize("name", [name for name in TEMPLATE_FIELDS if name not in ("add_special_tokens", "tools")])
 def test_more_values_than_any_conversation_has_are_refused(name: str) -> None:
     """Each costs time, so all that the template may look at is bounded; what strings hold is not counted."""
     value = b'{"name":[' + b"{}," * MAX_VALUES + b"{}]}" if name != "messages" else b"[" + b"{}," * MAX_VALUES + b"{}]"
@@ -152,6 +158,18 @@ def test_more_values_than_any_conversation_has_are_refused(name: str) -> None:
         parse(b'{"messages":[],"%s":%s}' % (name.encode(), value))
     assert caught.value.param == name
     parse(b'{"messages":[{"content":"x"}],"tools":["%s"]}' % (b"{[," * MAX_VALUES))
+
+
+def test_a_hundred_tools() -> None:
+    """They are passed on as they are, so that they may have more values than a conversation, but not any number."""
+    leaf = b'"p":{"type":"string","description":"x"},'
+    function = b'{"name":"f","parameters":{"type":"object","properties":{%s"z":{}}}}' % (leaf * 216)
+    tools = b"[" + b",".join([b'{"type":"function","function":%s}' % function] * 100) + b"]"
+    assert value_count(msgspec.Raw(tools)) > MAX_VALUES
+    parse(b'{"messages":[%s{}],"tools":%s}' % (b"{}," * (MAX_VALUES // 2 - 1), tools))
+    with pytest.raises(InvalidRequest, match="more than 262144 lists, objects and entries") as caught:
+        parse(b'{"messages":[],"tools":[%s0]}' % (b"0," * MAX_TOOL_VALUES))
+    assert caught.value.param == "tools"
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 import contextlib
 import json
+import re
 
 import pytest
 from hypothesis import given
 
 from kvguard.admission.blocks import BlockRule
 from kvguard.errors import InvalidRequest
+from kvguard.protocols import openai_completions
 from kvguard.protocols.fields import Fields
-from kvguard.protocols.openai_completions import CAPS, MAX_PROMPTS, PATH, parse, prompt_of
+from kvguard.protocols.openai_completions import CAPS, MAX_ID_CHARACTERS, MAX_PROMPTS, PATH, ids_of, parse, prompt_of
 from kvguard.protocols.request import Prompt, TextPrompts, TokenPrompts
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import objects
@@ -193,6 +195,30 @@ def test_long_lists_of_prompts_are_refused_without_being_split(entry: bytes) -> 
     """Several million short prompts fit a body."""
     with pytest.raises(InvalidRequest, match="more than 65536"):
         parse(b'{"prompt":[' + (entry + b",") * 100_000 + entry + b"]}")
+
+
+class CountingPattern:
+    """A pattern that notes how many characters it was given."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern, self.characters = pattern, 0
+
+    def fullmatch(self, text: str) -> re.Match[str] | None:
+        self.characters += len(text)
+        return self.pattern.fullmatch(text)
+
+
+@pytest.mark.parametrize("one", ["5", " ", "5_", "5.0"])
+def test_an_id_is_no_long_text(monkeypatch: pytest.MonkeyPatch, one: str) -> None:
+    """Up to a length it is looked at, above it is refused unread, alone or in a list of lists."""
+    pattern = CountingPattern(openai_completions._ID)
+    monkeypatch.setattr(openai_completions, "_ID", pattern)
+    longest = "5".rjust(MAX_ID_CHARACTERS, " ")
+    assert ids_of([longest, 1], "x") == TokenPrompts((2,))
+    for value in ([1, one * 200_000], [[1, one * 200_000]], [1, f"{longest} "], [1, one * 200_000 + "x"]):
+        with pytest.raises(InvalidRequest, match="strings only or lists of token ids only"):
+            prompt(value)
+    assert pattern.characters == MAX_ID_CHARACTERS
 
 
 def test_a_suffix_for_many_prompts() -> None:

@@ -80,3 +80,14 @@ async def test_a_key_that_is_not_utf_8() -> None:
         explained = await guard.admin.post("/debug/explain", content=body)
         assert (explained.status_code, explained.json()["error"]["param"]) == (400, "messages")
         assert not [line for line in guard.logs if line["event"] == "fault"]
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"\\ud800", b"\\q"])
+@pytest.mark.parametrize(("route", "rest"), [(COMPLETIONS, b'"prompt":"a"'), (CHAT, b'"messages":[]')])
+async def test_a_model_that_is_no_text(route: str, rest: bytes, name: bytes) -> None:
+    """Its name is read with the rest of the body, so that it is refused like any other field."""
+    body = b'{"model":"%s",%s}' % (name, rest)
+    async with running_stub() as stub, guarding(stub) as guard:
+        assert await answered(guard, route, body) == 400
+        explained = await guard.admin.post("/debug/explain", content=body)
+        assert explained.status_code == 400
