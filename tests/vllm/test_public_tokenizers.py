@@ -16,7 +16,7 @@ from tests.vllm.server import MODEL_NAME, VllmServer
 from tests.vllm.test_tokens import Body, chat_directory, differences, tokenize_reads_as_chat
 
 pytestmark = pytest.mark.anyio
-CHATS_PER_TEMPLATE = 40
+CHATS_PER_TEMPLATE = 25
 USAGE_SAMPLE = 30
 
 
