@@ -193,14 +193,14 @@ any_rule = st.builds(
 )
 
 
-@settings(deterministic, max_examples=1000)
+@settings(deterministic, max_examples=300)
 @given(any_rule, st.integers(1, 6000))
 def test_a_prefill_is_the_most_of_all_its_steps(rule: BlockRule, tokens: int) -> None:
     """Few steps are looked at, and the one that holds the most is among them."""
     assert rule.prefill_blocks(tokens) == loop_over_steps(rule, tokens)
 
 
-@settings(deterministic, max_examples=300)
+@settings(deterministic, max_examples=75)
 @given(st.builds(replace, any_rule, step_tokens=st.integers(1, 3)), st.integers(1, 3000))
 def test_a_prefill_in_tiny_steps(rule: BlockRule, tokens: int) -> None:
     """Also where a block takes many of them."""

@@ -20,7 +20,7 @@ from kvguard.simulator.engine import SequenceRequest, SimEngine
 from tests.admission.build import demand, occupancy
 from tests.kit.closed_loop import TICK, Served, World
 
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 def full(*, waiting_blocks: float = 0.0, **policy: float) -> tuple[Returning, Backend]:
