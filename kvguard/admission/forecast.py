@@ -4,7 +4,7 @@ Sequences grow one token a step in parallel and free everything when they end. W
 descending, just before sequence i ends the first i sequences are alive and each has grown by r_i, so the peak is
 `max_i sum_{j<=i} blocks(t_j + r_i)`.
 
-To decide in a time that does not grow with what is live, sequences whose remaining outputs differ by at most a
+To decide in a bounded time however much is live, sequences whose remaining outputs differ by at most a
 sixteenth are summed up in one cell, and the peak is taken over cells. Each sequence counts with exactly what it
 holds at its end while its own cell ends, and with what it holds at the end of the cell while a shorter one does. So the
 forecast is never below the rule, equal to it where nothing runs for more than 31 tokens or all the same, and above it
@@ -136,7 +136,7 @@ class _Layout:
 
 
 class Forecast:
-    """The courses of everything live. Adding, removing and asking take a time that does not grow with their number."""
+    """The courses of everything live. Adding, removing and asking take a bounded time however many they are."""
 
     def __init__(self, rule: BlockRule) -> None:
         self.rule = rule

@@ -26,7 +26,7 @@ class WaitingPolicy:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Ticket:
-    """One waiting request: what it costs its tenant (tokens), what it takes of memory and of the cache, and until when.
+    """One waiting request: what it costs its tenant (tokens), and what it takes of memory and of the cache.
 
     A lower `rank` goes first. The room numbers the tickets as they come.
     """
@@ -37,7 +37,6 @@ class Ticket:
     cost: float = 1.0
     size_bytes: int = 0
     blocks: float = 0.0
-    deadline: float = 0.0
     number: int = 0
 
 

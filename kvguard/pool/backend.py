@@ -141,8 +141,12 @@ class Backend:
         half = max(self.ledger.profile.peak, self.ledger.held_blocks) / 2
         seconds = self.drain_seconds(half, now)
         if half and seconds:
-            usual = 2 * half / max(self.ledger.live, 1)
-            self.appointments.take(at, blocks=blocks or usual, blocks_per_second=half / seconds)
+            self.appointments.take(at, blocks=blocks or self.usual_blocks, blocks_per_second=half / seconds)
+
+    @property
+    def usual_blocks(self) -> float:
+        """Blocks a request in flight comes to on average; what one is taken for whose body was not read."""
+        return max(self.ledger.profile.peak, self.ledger.held_blocks) / max(self.ledger.live, 1)
 
     def tier_at(self, policy: TierPolicy, now: float) -> TierState:
         """The tier that is in force by these thresholds once it is brought up to date."""

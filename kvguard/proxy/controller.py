@@ -139,6 +139,8 @@ class Controller:
         backend, reject = early
         if unless is not None and unless(self._plain_refusal(backend, reject, now)):
             return None
+        if backend is not None and reject.reason is RejectReason.SATURATED:
+            backend.refused_blocks.add(backend.usual_blocks, now)
         record = record_of(backend, reject, possible, now) if self.recording and backend is not None else None
         return replace(self._refusal(backend, reject, now), record=record)
 

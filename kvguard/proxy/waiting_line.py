@@ -40,7 +40,10 @@ class Question:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
+    """`over_share` says that only its own tenant's answers stand in its way, so it is ahead of nobody."""
+
     question: Question
+    over_share: bool = False
     answer: asyncio.Future[Admission | Refusal] = field(default_factory=asyncio.Future)
 
 
@@ -94,7 +97,7 @@ class WaitingLine:
         return any(
             ticket.rank < question.ticket.rank or waiter.question.kind == question.kind
             for ticket, waiter in self._waiters.items()
-            if waiter.question.kind[0] == question.kind[0]
+            if waiter.question.kind[0] == question.kind[0] and not waiter.over_share
         )
 
     def worth_waiting(self, refusal: Refusal) -> bool:
@@ -129,6 +132,7 @@ class WaitingLine:
             if kind in held_up or ticket.rank > ranks.get(kind[0], ticket.rank):
                 continue
             refusal = waiter.question.would_refuse(now)
+            waiter.over_share = refusal is not None and refusal.reason is RejectReason.TENANT_SHARE
             if refusal is None:
                 self._answer(waiter, waiter.question.admit(now))
             elif refusal.reason is RejectReason.SATURATED:
@@ -136,7 +140,6 @@ class WaitingLine:
                 ranks.setdefault(kind[0], ticket.rank)
             elif refusal.reason not in DRAINING_AWAY:
                 self._answer(waiter, waiter.question.refuse(now, refusal.reason))
-            # Of a tenant over its share only its own requests wait, nobody else's.
 
     def _answer(self, waiter: _Waiter, answer: Admission | Refusal) -> None:
         ticket = waiter.question.ticket

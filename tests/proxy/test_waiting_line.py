@@ -205,6 +205,15 @@ async def test_a_tenant_over_its_share_holds_up_nobody() -> None:
     assert (reason_of(task), len(desk.room)) == (None, 1)
 
 
+async def test_a_room_full_of_one_tenant_over_its_share_refuses_nobody_else() -> None:
+    """What waits for its own tenant alone is in nobody's way, even where there is no place left."""
+    desk = Desk(policy=WaitingPolicy(max_requests=1, max_seconds=2.0))
+    await desk.waits(replace(desk.ask("over"), would_refuse=lambda now: desk.refuse(now, TENANT_SHARE)))
+    desk.free = 1
+    [task] = await desk.waits(desk.ask("b"))
+    assert (reason_of(task), desk.admitted) == (None, ["b"])
+
+
 async def test_what_changes_while_waiting_is_told() -> None:
     """A backend that stops working refuses those who wait for it."""
     desk = Desk()
