@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_what_is_refused_still_counts_as_demand() -> None:
-    """Fifty refused requests of 32 tokens on a full cache of 1,600: demand above 1, and below again once it is quiet."""
+    """Fifty refused requests of 32 tokens on a full cache of 1,600: demand above 1, and below once it is quiet."""
     async with running_stub(Stub(page=exposition(0.94))) as stub, guarding(stub) as guard:
         refused = [await guard.complete([1] * 16, max_tokens=16) for _ in range(50)]
         assert {answer.status_code for answer in refused} == {503}
