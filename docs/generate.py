@@ -141,7 +141,7 @@ FORECASTS = """
 ## Do the length forecasts hold?
 
 At admission each answer is given a length: the `forecast.quantile` of those like it. What was forecast is kept and
-compared with the whole answer, so the share that got longer should be near `1 - forecast.quantile`, 0.3 by default:
+compared with the whole answer, so the share that got longer should be near `1 - forecast.quantile`, 0.5 by default:
 
 ```
 sum by (backend) (rate(kvguard_forecast_exceeded_total{source="learned"}[1h]))

@@ -296,7 +296,7 @@ class SignalSettings(Section):
 class ForecastSettings(Section):
     """Foreseeing how long answers get, from those that ended. Until enough have, a request counts with its cap."""
 
-    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Share of answers that end within what is forecast; lower admits more and risks preemptions."""
     min_answers: PositiveInt = 30
     """Answers under a class of caps before their lengths are believed."""

@@ -28,7 +28,7 @@ class LengthPolicy:
     An answer counts half as much once `half_life_answers` more have ended in its population.
     """
 
-    quantile: float = 0.7
+    quantile: float = 0.5
     min_answers: int = 30
     half_life_answers: int = 500
 

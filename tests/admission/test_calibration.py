@@ -143,7 +143,7 @@ def test_the_share_that_exceeds_its_forecast_is_the_one_chosen(draw: Draw, quant
 @pytest.mark.parametrize("seed", range(3))
 def test_populations_are_forecast_apart(seed: int) -> None:
     """Two routes of one model, served in turn: each one's forecasts hold, though neither is like the mixture."""
-    lengths = OutputLengths(LengthPolicy())
+    lengths = OutputLengths(LengthPolicy(quantile=0.7))
     for turn in range(4):
         last = [
             served(draw, lengths, answers=500, seed=10 * seed + turn, population=Population(model="m", route=route))
@@ -168,7 +168,7 @@ def engine_after(draw: Draw, answers: int, seed: int) -> UsageSample:
 @pytest.mark.parametrize("draw", [short, long, mixed])
 def test_a_cold_start_with_the_engines_histogram_wastes_little(draw: Draw, seed: int) -> None:
     """Without it the first thirty answers count with their whole cap; with it with at most a third, and it holds."""
-    cold, warm = (OutputLengths(LengthPolicy()) for _ in range(2))
+    cold, warm = (OutputLengths(LengthPolicy(quantile=0.7)) for _ in range(2))
     warm.observe_engine(engine_after(draw, 5000, seed + 100))
     _, without = served(draw, cold, answers=30, seed=seed)
     calibration, forecasts = served(draw, warm, answers=30, seed=seed)
@@ -182,7 +182,7 @@ def test_a_cold_start_with_the_engines_histogram_wastes_little(draw: Draw, seed:
 @pytest.mark.parametrize(("before", "after"), [(short, long), (long, short), (mixed, long), (long, mixed)])
 def test_a_change_of_lengths_is_followed_within_two_half_lives(before: Draw, after: Draw, seed: int) -> None:
     """From then on forecasts are quantiles of what is answered now, if not yet quite the one chosen."""
-    lengths = OutputLengths(LengthPolicy(half_life_answers=200))
+    lengths = OutputLengths(LengthPolicy(quantile=0.7, half_life_answers=200))
     served(before, lengths, answers=2000, seed=seed)
     served(after, lengths, answers=400, seed=seed + 10)
     calibration, _ = served(after, lengths, answers=600, seed=seed + 20)
