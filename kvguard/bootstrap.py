@@ -24,8 +24,9 @@ from kvguard.modelspec.config import Serving, kv_cache_spec
 from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of
 from kvguard.poller import Poller, PollPolicy
 from kvguard.pool.backend import Backend, new_backend
+from kvguard.protocols.routes import GENERATING
 from kvguard.proxy.admin import create_admin
-from kvguard.proxy.app import GENERATING, TrafficApp
+from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer, ExplainPort
 from kvguard.proxy.pipeline import Pipeline

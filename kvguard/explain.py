@@ -24,7 +24,7 @@ from kvguard.errors import InvalidRequest, SettingsError
 from kvguard.estimate.source import Source, find_source
 from kvguard.policies import governance_of, pipeline_policy
 from kvguard.pool.backend import Backend
-from kvguard.proxy.app import GENERATING
+from kvguard.protocols.routes import GENERATING
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer, UnknownRoute
 from kvguard.proxy.headers import OPT_OUT

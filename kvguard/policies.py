@@ -13,7 +13,7 @@ from kvguard.admission.waiting import WaitingPolicy
 from kvguard.errors import SettingsError
 from kvguard.policy_sections import tenant_table
 from kvguard.pool.backend import Backend
-from kvguard.proxy.app import GENERATING
+from kvguard.protocols.routes import GENERATING
 from kvguard.proxy.candidate import CandidatePolicy
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.exchange import Patience
@@ -104,6 +104,8 @@ def governance_of(settings: Settings) -> Governance:
 def pipeline_policy(settings: Settings) -> PipelinePolicy:
     """What the request path needs to know of the settings."""
     return PipelinePolicy(
+        ask_usage=settings.streams.ask_usage,
+        heartbeat_seconds=settings.streams.heartbeat_seconds,
         max_body_bytes=settings.limits.max_body_bytes,
         retry_after_seconds=settings.reject.retry_min_seconds,
         statuses=settings.reject.status,

@@ -32,6 +32,7 @@ SECTIONS: Final = (
     "signals",
     "forecast",
     "limits",
+    "streams",
 )
 # Parts of those that pollers and the state file were built from.
 _FIXED: Final = {

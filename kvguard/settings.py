@@ -44,6 +44,7 @@ from kvguard.sections import (
     ModeChoice,
     RejectSettings,
     SignalSettings,
+    StreamSettings,
     TelemetrySettings,
     TierSettings,
     UpstreamSettings,
@@ -81,6 +82,7 @@ class Settings(BaseSettings):
     tokens: TokenSettings = TokenSettings()
     forecast: ForecastSettings = ForecastSettings()
     limits: LimitSettings = LimitSettings()
+    streams: StreamSettings = StreamSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     log: LogSettings = LogSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()

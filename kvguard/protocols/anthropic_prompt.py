@@ -20,7 +20,7 @@ from kvguard.protocols.chat_form import (
     too_deep,
 )
 from kvguard.protocols.fields import Fields, decode
-from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from kvguard.protocols.prompts import ChatPrompt, TokenPrompts
 
 # Claude Code's attribution line, different in every request; the engine drops such a text.
 _BILLING_HEADER = "x-anthropic-billing-header"

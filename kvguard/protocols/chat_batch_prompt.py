@@ -2,10 +2,10 @@
 
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.chat_form import IDS_FIELD, refuse_many_values_in, reused_ids
-from kvguard.protocols.composite import PromptList
 from kvguard.protocols.fields import Fields, entries, is_filled, opens
 from kvguard.protocols.openai_chat import TEMPLATE_FIELDS, conversation
 from kvguard.protocols.openai_completions import MAX_PROMPTS
+from kvguard.protocols.prompts import PromptList
 
 
 def prompt_of(fields: Fields) -> PromptList:

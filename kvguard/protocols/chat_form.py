@@ -18,7 +18,7 @@ from kvguard.protocols.fields import (
     some_members,
 )
 from kvguard.protocols.media import TEXT_TYPES
-from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from kvguard.protocols.prompts import ChatPrompt, TokenPrompts
 from kvguard.protocols.token_ids import flat_ids
 
 JsonObject = dict[str, object]

@@ -6,7 +6,7 @@ Media in `content_parts` come on top of the ids; `media.of_content_parts` finds 
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import Fields, decode
 from kvguard.protocols.openai_completions import ids_of
-from kvguard.protocols.request import TokenPrompts
+from kvguard.protocols.prompts import TokenPrompts
 from kvguard.protocols.token_ids import flat_ids
 
 

@@ -7,7 +7,7 @@ The engine takes the first kind of request the body validates as, chat before co
 from kvguard.errors import InvalidRequest
 from kvguard.protocols import openai_chat, openai_completions
 from kvguard.protocols.fields import Fields, is_set
-from kvguard.protocols.request import Prompt
+from kvguard.protocols.prompts import Prompt
 
 
 def prompt_of(fields: Fields) -> Prompt:

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions: `messages` that the model's chat template turns into one prompt."""
 
 import operator
+from typing import Final
 
 import msgspec
 
@@ -13,7 +14,9 @@ from kvguard.protocols.chat_form import (
     with_template_variables,
 )
 from kvguard.protocols.fields import Fields, decode, entries, is_set, members, opens, read_bool, read_fields
-from kvguard.protocols.request import CapRule, ChatPrompt, InferenceRequest, TokenPrompts, read_common
+from kvguard.protocols.prompts import ChatPrompt, TokenPrompts
+from kvguard.protocols.request import CapRule, InferenceRequest, read_common, streamed_openly
+from kvguard.protocols.route import Route
 
 PATH = "/v1/chat/completions"
 CAPS = CapRule(names=("max_completion_tokens", "max_tokens"), default_tokens=None)
@@ -46,7 +49,10 @@ _ESCAPED_ASCII = b"\\u00"
 def parse(body: bytes) -> InferenceRequest:
     """Read a request. Raises InvalidRequest naming the field at fault."""
     fields = read_fields(body)
-    return read_common(body, fields, prompt_of(fields), CAPS)
+    return streamed_openly(read_common(body, fields, prompt_of(fields), CAPS))
+
+
+ROUTE: Final = Route(path=PATH, parse=parse)
 
 
 def prompt_of(fields: Fields) -> ChatPrompt | TokenPrompts:

@@ -1,6 +1,7 @@
 """POST /v1/completions: `prompt` as a string, strings, token ids or lists of token ids."""
 
 import re
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,9 @@ from kvguard.protocols.fields import (
     read_fields,
     refuse_many_values,
 )
-from kvguard.protocols.request import CapRule, InferenceRequest, TextPrompts, TokenPrompts, read_common
+from kvguard.protocols.prompts import TextPrompts, TokenPrompts
+from kvguard.protocols.request import CapRule, InferenceRequest, read_common, streamed_openly
+from kvguard.protocols.route import Route
 from kvguard.protocols.token_ids import flat_ids, id_lists
 
 PATH = "/v1/completions"
@@ -35,7 +38,10 @@ _MIDDLE = " <suffix> <prefix> "
 def parse(body: bytes) -> InferenceRequest:
     """Read a request. Raises InvalidRequest naming the field at fault."""
     fields = read_fields(body)
-    return read_common(body, fields, prompt_of(fields), CAPS)
+    return streamed_openly(read_common(body, fields, prompt_of(fields), CAPS))
+
+
+ROUTE: Final = Route(path=PATH, parse=parse)
 
 
 def prompt_of(fields: Fields) -> TextPrompts | TokenPrompts:

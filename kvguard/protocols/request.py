@@ -1,7 +1,7 @@
 """An inference request, as any wire format yields it: what the KV cache needs to know, and how to write it back."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -13,6 +13,7 @@ from kvguard.protocols.fields import (
     Fields,
     is_filled,
     is_set,
+    members,
     opens,
     read_bool,
     read_int,
@@ -20,38 +21,15 @@ from kvguard.protocols.fields import (
     some_members,
     write_fields,
 )
-from kvguard.protocols.media import MediaPart, apart
+from kvguard.protocols.media import apart
+from kvguard.protocols.prompts import ChatPrompt, OpenEndedPrompt, Prompt, PromptList
 
 MAX_COPIES = 16384  # vLLM's own limit on n
 
+STREAM_OPTIONS = "stream_options"
+INCLUDE_USAGE = "include_usage"
 
-@dataclass(frozen=True, slots=True)
-class TextPrompts:
-    """Prompts that still have to be tokenised."""
-
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPrompts:
-    """Prompts that came as token ids; only their lengths matter."""
-
-    lengths: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A conversation the chat template turns into one prompt.
-
-    `fields` is everything the template may look at. In a request that was read a mark stands there for each part that
-    is not text, and `media` are those parts.
-    """
-
-    fields: Fields
-    media: tuple[MediaPart, ...] = ()
-
-
-Prompt = TextPrompts | TokenPrompts | ChatPrompt
+_NOTHING = msgspec.Raw(b"null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +47,15 @@ class CapRule:
 class InferenceRequest:
     """One parsed request. `requested_cap` is the client's own, None when it named none; `stops` says that it names stop
     sequences, `route` the label of the route it came by, `model` the name if it is one as text.
+
+    `params` are the fields that say how to generate: those of the body, or those of its member `inside`. A stream that
+    `hides_usage` tells no token counts, though it would if it were asked to.
     """
 
     body: bytes
     fields: Fields
+    params: Fields
+    inside: str | None = None
     caps: CapRule
     prompt: Prompt
     stream: bool
@@ -85,6 +68,7 @@ class InferenceRequest:
     traits: frozenset[Trait]
     special_tokens: bool = True
     stops: bool = False
+    hides_usage: bool = False
     route: str = ""
     model: str | None = None
 
@@ -111,8 +95,10 @@ class InferenceRequest:
 
         `context_tokens` is the model's limit, None when unknown; `assumed_output_tokens` stands for a cap the client
         left open. `slack` is by how many each count may be too low: headroom for blocks, which says nothing about the
-        room for an answer.
+        room for an answer. History that only the engine has may fill the whole context.
         """
+        if isinstance(self.prompt, OpenEndedPrompt):
+            slack, estimated = (context_tokens or 0,), True
         counted = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in prompt_tokens)
         roomy = _with_slack(prompt_tokens, slack, context_tokens) if slack else prompt_tokens
         prompts = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in roomy)
@@ -138,31 +124,51 @@ class InferenceRequest:
         )
 
 
-def read_common(body: bytes, fields: Fields, prompt: Prompt, caps: CapRule) -> InferenceRequest:
-    """The fields that completions and chat share. Raises InvalidRequest naming the field at fault."""
-    copies = read_int(fields, "n")
+def read_common(
+    body: bytes, fields: Fields, prompt: Prompt, caps: CapRule, *, inside: str | None = None, copied: bool = True
+) -> InferenceRequest:
+    """The fields that routes share, read from the body or from its member `inside`; `n` only where it is `copied`.
+
+    Raises InvalidRequest naming the field at fault.
+    """
+    params = fields if inside is None else members(fields.get(inside, _NOTHING), inside)
+    copies = read_int(params, "n") if copied else 1
     copies = 1 if copies is None else copies
     if not 1 <= copies <= MAX_COPIES:
         raise InvalidRequest(f"'n' must be between 1 and {MAX_COPIES}", param="n")
-    min_tokens = read_int(fields, "min_tokens") or 0
+    min_tokens = read_int(params, "min_tokens") or 0
     special = "add_special_tokens" not in fields or read_bool(fields, "add_special_tokens")
     return InferenceRequest(
         body=body,
         fields=fields,
+        params=params,
+        inside=inside,
         caps=caps,
-        prompt=ChatPrompt(*apart(prompt.fields)) if isinstance(prompt, ChatPrompt) else prompt,
+        prompt=_with_media_apart(prompt),
         stream=read_bool(fields, "stream"),
         copies=copies,
-        beams=read_bool(fields, "use_beam_search") and copies > 1,
-        requested_cap=_requested_cap(fields, caps),
+        beams=copied and read_bool(params, "use_beam_search") and copies > 1,
+        requested_cap=_requested_cap(params, caps),
         min_tokens=max(min_tokens, 0),
         truncate_to=read_int(fields, "truncate_prompt_tokens"),
         special_tokens=special,
-        fixed_length=read_bool(fields, "ignore_eos"),
-        traits=_traits(fields),
-        stops=is_filled(fields, "stop") or is_filled(fields, "stop_token_ids"),
+        fixed_length=read_bool(params, "ignore_eos"),
+        traits=_traits(params),
+        stops=is_filled(params, "stop") or is_filled(params, "stop_token_ids"),
         model=read_text(fields, "model"),
     )
+
+
+def _with_media_apart(prompt: Prompt) -> Prompt:
+    """The prompt with the parts of its conversations that are not text beside them."""
+    if isinstance(prompt, ChatPrompt):
+        return ChatPrompt(*apart(prompt.fields))
+    if isinstance(prompt, OpenEndedPrompt):
+        return OpenEndedPrompt(ChatPrompt(*apart(prompt.known.fields)))
+    if isinstance(prompt, PromptList):
+        parts = [ChatPrompt(*apart(p.fields)) if isinstance(p, ChatPrompt) else p for p in prompt.prompts]
+        return PromptList(tuple(parts))
+    return prompt
 
 
 def _requested_cap(fields: Fields, caps: CapRule) -> int | None:
@@ -173,6 +179,15 @@ def _requested_cap(fields: Fields, caps: CapRule) -> int | None:
             raise InvalidRequest(f"'{name}' must be at least 1", param=name)
         return max(cap, 1)
     return None
+
+
+def streamed_openly(request: InferenceRequest) -> InferenceRequest:
+    """The request of a route whose streams name their usage if `stream_options` asks for it, marked if it does not.
+
+    Raises InvalidRequest when it asks by no truth value.
+    """
+    options = members(request.fields.get(STREAM_OPTIONS, _NOTHING), STREAM_OPTIONS)
+    return replace(request, hides_usage=request.stream and not read_bool(options, INCLUDE_USAGE))
 
 
 def _traits(fields: Fields) -> frozenset[Trait]:
@@ -230,13 +245,22 @@ class Rewritten:
     changes: tuple[str, ...]
 
 
-def rewrite(request: InferenceRequest, degradation: Degradation) -> Rewritten:
-    """The request under `degradation`; the client's own bytes when nothing changes."""
+def rewrite(request: InferenceRequest, degradation: Degradation, *, ask_usage: bool = False) -> Rewritten:
+    """The request under `degradation`, and asking for the usage it hides; the client's own bytes if nothing changes."""
     edits = [*_lower_caps(request, degradation.output_cap), *_cut_sequences(request, degradation.cut)]
-    if not edits:
+    asks = ask_usage and request.hides_usage
+    if not edits and not asks:
         return Rewritten(request.body, ())
-    merged = {**request.fields, **{edit.name: msgspec.Raw(msgspec.json.encode(edit.after)) for edit in edits}}
-    return Rewritten(write_fields(merged), tuple(str(edit) for edit in edits))
+    changed = {**request.params, **{edit.name: msgspec.Raw(msgspec.json.encode(edit.after)) for edit in edits}}
+    fields = changed if request.inside is None else {**request.fields, request.inside: _object(changed)}
+    if asks:
+        given = members(fields.get(STREAM_OPTIONS, _NOTHING), STREAM_OPTIONS)
+        fields = {**fields, STREAM_OPTIONS: _object({**given, INCLUDE_USAGE: msgspec.Raw(b"true")})}
+    return Rewritten(write_fields(fields), tuple(str(edit) for edit in edits))
+
+
+def _object(fields: Fields) -> msgspec.Raw:
+    return msgspec.Raw(write_fields(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +279,7 @@ class _Edit:
 def _lower_caps(request: InferenceRequest, cap: int | None) -> Iterator[_Edit]:
     if cap is None:
         return
-    given = [(name, read_int(request.fields, name)) for name in request.caps.names]
+    given = [(name, read_int(request.params, name)) for name in request.caps.names]
     named = [(name, value) for name, value in given if value is not None]
     for name, value in named:
         if value > cap:
@@ -275,7 +299,7 @@ def _cut_sequences(request: InferenceRequest, cut: SequenceCut) -> Iterator[_Edi
         yield _Edit("n", copies, 1)
         copies = 1
     for name, least in (("num_beams", 1), ("best_of", copies)):
-        value = _foreign_int(request.fields, name)
+        value = _foreign_int(request.params, name)
         if value is not None and value > least:
             yield _Edit(name, value, least)
 

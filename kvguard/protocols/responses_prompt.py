@@ -18,9 +18,8 @@ from kvguard.protocols.chat_form import (
     text_of,
     too_deep,
 )
-from kvguard.protocols.composite import OpenEndedPrompt
 from kvguard.protocols.fields import Fields, decode, is_set
-from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from kvguard.protocols.prompts import ChatPrompt, OpenEndedPrompt, TokenPrompts
 
 _TEXT_TYPES = ("input_text", "output_text")
 _UNFINISHED = ("in_progress", "incomplete")

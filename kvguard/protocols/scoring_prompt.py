@@ -1,10 +1,9 @@
 """The prompts of POST /generative_scoring: one `query` with each of `items`, as text or as token ids."""
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.composite import SharedPrompts
 from kvguard.protocols.fields import Fields, decode
 from kvguard.protocols.openai_completions import MAX_PROMPTS, ids_of, prompts_of
-from kvguard.protocols.request import TextPrompts, TokenPrompts
+from kvguard.protocols.prompts import SharedPrompts, TextPrompts, TokenPrompts
 from kvguard.protocols.token_ids import flat_ids, id_lists
 
 

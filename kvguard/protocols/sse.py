@@ -1,19 +1,35 @@
-"""Reading an OpenAI event stream while it passes: how many tokens went by, and the usage block at its end.
+"""Reading an event stream while it passes: how many tokens went by, how it ended, and the usage block at its end.
 
-Nothing is parsed on the way: events are counted by their `data:` lines and only a bounded tail is kept.
+Nothing is parsed on the way: events are counted by their lines and only a bounded tail is kept.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 TAIL_BYTES = 16_384
-_EVENT = b"\ndata:"
-_DONE = re.compile(rb"\ndata: ?\[DONE\]")
-_ERROR = re.compile(rb'\ndata: ?\{"error"')
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+# Where the events around the answer make the last one too long to be kept whole.
+_LAST_USAGE = re.compile(rb'"usage": ?\{"input_tokens": ?(\d{1,16})[,}].*?"output_tokens": ?(\d{1,16})[,}]', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFormat:
+    """How a wire format streams: `token` is found once for each token, after an event that says so before it.
+
+    `complete` matches what only whole answers end with, `failed` an event that says that there will be no more.
+    """
+
+    token: bytes
+    complete: re.Pattern[bytes]
+    failed: re.Pattern[bytes]
+
+
+OPENAI: Final = StreamFormat(
+    token=b"\ndata:", complete=re.compile(rb"\ndata: ?\[DONE\]"), failed=re.compile(rb'\ndata: ?\{"error"')
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +41,25 @@ class Usage:
 
 
 class _UsageFields(msgspec.Struct):
-    prompt_tokens: _Count
-    completion_tokens: _Count = 0
+    """Both families of names: those of chat and completions, and those of messages and responses."""
+
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+    cache_read_input_tokens: _Count | None = None
+    cache_creation_input_tokens: _Count | None = None
+
+
+class _Inner(msgspec.Struct):
+    usage: _UsageFields | None = None
 
 
 class _Answer(msgspec.Struct):
+    """A whole answer, or an event of one, which may hold the answer so far."""
+
     usage: _UsageFields | None = None
+    response: _Inner | None = None
 
 
 _answers = msgspec.json.Decoder(_Answer)
@@ -39,27 +68,39 @@ _answers = msgspec.json.Decoder(_Answer)
 def read_usage(answer: bytes) -> Usage | None:
     """The usage block of one JSON answer or event, None when it carries none."""
     try:
-        usage = _answers.decode(answer).usage
+        read = _answers.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if usage is None:
+    usage = read.usage
+    if usage is None and read.response is not None:
+        usage = read.response.usage
+    return None if usage is None else _usage_of(usage)
+
+
+def _usage_of(usage: _UsageFields) -> Usage | None:
+    if usage.prompt_tokens is not None:
+        return Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens or 0)
+    if usage.input_tokens is None or usage.output_tokens is None:
         return None
-    return Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+    # What came out of a cache is named apart from the rest in the form that `messages` has.
+    cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    return Usage(prompt_tokens=usage.input_tokens + cached, completion_tokens=usage.output_tokens)
 
 
 class StreamReader:
-    """Counts events as raw blocks pass. With one token an event, events are tokens over all sequences."""
+    """Counts tokens as raw blocks pass. With one token an event, events are tokens over all sequences."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: StreamFormat = OPENAI) -> None:
         self.events = 0
+        self._form = form
         # As if an event had just ended.
         self._tail = b"\n\n"
 
     def feed(self, block: bytes) -> None:
         """Take note of a block; it may begin and end anywhere."""
         # Enough of what was before to recognise a marker that the block boundary cuts, and no whole marker.
-        joined = self._tail[-(len(_EVENT) - 1) :] + block
-        self.events += joined.count(_EVENT)
+        joined = self._tail[-(len(self._form.token) - 1) :] + block
+        self.events += joined.count(self._form.token)
         self._tail = (self._tail + block)[-TAIL_BYTES:]
 
     @property
@@ -70,18 +111,20 @@ class StreamReader:
     @property
     def complete(self) -> bool:
         """Whether the success terminator has passed."""
-        return _DONE.search(self._tail) is not None
+        return self._form.complete.search(self._tail) is not None
 
     @property
     def failed(self) -> bool:
         """Whether the engine said in the stream that it could not go on."""
-        return _ERROR.search(self._tail) is not None
+        return self._form.failed.search(self._tail) is not None
 
     def usage(self) -> Usage | None:
         """The last usage block that passed."""
-        for line in reversed(self._tail.split(b"\n")):
+        lines = self._tail.split(b"\n")
+        for line in reversed(lines):
             if line.startswith(b"data:") and b'"usage"' in line:
                 usage = read_usage(line[5:].strip())
                 if usage is not None:
                     return usage
-        return None
+        cut = _LAST_USAGE.findall(lines[0]) if len(self._tail) == TAIL_BYTES else []
+        return Usage(prompt_tokens=int(cut[-1][0]), completion_tokens=int(cut[-1][1])) if cut else None

@@ -5,10 +5,9 @@ Media come inside `inputs` as Markdown pictures; `protocols.media` finds those.
 
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.chat_form import object_list, raw
-from kvguard.protocols.composite import PromptList
 from kvguard.protocols.fields import Fields, decode, is_set, read_int
 from kvguard.protocols.openai_completions import MAX_PROMPTS
-from kvguard.protocols.request import ChatPrompt, TextPrompts
+from kvguard.protocols.prompts import ChatPrompt, PromptList, TextPrompts
 
 # All that TGI's template sees; it has its own two texts around tools and grammars.
 TEMPLATE_FIELDS = ("messages", "tools", "tool_choice", "tool_prompt", "guideline", "chat_template_kwargs")

@@ -10,9 +10,8 @@ from dataclasses import replace
 from kvguard.admission.reasons import RejectReason
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
-from kvguard.protocols import openai_chat, openai_completions
-from kvguard.protocols.openai_errors import error_body
-from kvguard.proxy.candidate import Route
+from kvguard.protocols.openai_errors import OPENAI_ERRORS, error_body
+from kvguard.protocols.routes import GENERATING, READS
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
 from kvguard.proxy.headers import to_upstream
@@ -21,17 +20,6 @@ from kvguard.proxy.refusal import render
 from kvguard.proxy.relay import AnswerCut, Relay
 from kvguard.proxy.upstream import Upstream, UpstreamRequest
 from kvguard.telemetry.reporter import Reporter
-
-GENERATING = {
-    route.path: route
-    for route in (
-        Route(path=openai_completions.PATH, parse=openai_completions.parse),
-        Route(path=openai_chat.PATH, parse=openai_chat.parse),
-    )
-}
-
-# Reads that take no KV: they pass whatever the tier.
-READS = {"/v1/models": "GET", "/version": "GET", "/tokenize": "POST", "/detokenize": "POST"}
 
 
 class TrafficApp:
@@ -124,7 +112,7 @@ class TrafficApp:
         try:
             answer = await self._upstream.send(request)
             try:
-                await Relay(exchange, answer, self._clock.now, lambda _: None).run([], retry_after_seconds=wait)
+                await Relay(exchange, answer, self._clock, lambda _: None).run([], retry_after_seconds=wait)
             finally:
                 answer.abort()
         except UpstreamPoolExhausted:
@@ -135,7 +123,7 @@ class TrafficApp:
 
     def _refused(self, reason: RejectReason, message: str, wait: float | None) -> WholeAnswer:
         refusal = Refusal(reason=reason, tier=self._controller.tier, message=message, retry_after_seconds=wait)
-        return render(refusal, self.policy.statuses)
+        return render(refusal, self.policy.statuses, OPENAI_ERRORS)
 
 
 def _plain_error(status: int, code: str, message: str) -> WholeAnswer:

@@ -1,24 +1,16 @@
 """A request as it comes before the controller: marked with what its headers say, and counted."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import DegradePolicy
 from kvguard.pool.backend import Backend
 from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.route import Route
 from kvguard.proxy.headers import OPT_OUT, find
 from kvguard.proxy.upstream import Headers
 from kvguard.tokenization.counter import PromptCounter, TokenCount
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """A generating route: its label, which is also its path, and how its bodies are read."""
-
-    path: str
-    parse: Callable[[bytes], InferenceRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

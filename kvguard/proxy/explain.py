@@ -22,9 +22,10 @@ from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
 from kvguard.protocols.fields import is_set, read_fields
-from kvguard.protocols.openai_errors import error_body
+from kvguard.protocols.openai_errors import OPENAI_ERRORS, error_body
 from kvguard.protocols.request import rewrite
-from kvguard.proxy.candidate import Candidate, Route, counted, marked, opts_out
+from kvguard.protocols.route import Route
+from kvguard.proxy.candidate import Candidate, counted, marked, opts_out
 from kvguard.proxy.controller import Controller, Refusal, Weighed
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, WholeAnswer
 from kvguard.proxy.governance import Terms
@@ -122,7 +123,7 @@ class ExplainPort:
         return WholeAnswer(200, _JSON, msgspec.json.encode(explanation))
 
     def _refused(self, refusal: Refusal) -> WholeAnswer:
-        return render(refusal, self.policy.statuses)
+        return render(refusal, self.policy.statuses, OPENAI_ERRORS)
 
 
 async def _never_sent(message: Message) -> None:

@@ -16,14 +16,15 @@ from kvguard.admission.tiers import Tier
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted, UpstreamUnreachable
 from kvguard.protocols.request import InferenceRequest, Rewritten, rewrite
-from kvguard.proxy.candidate import Candidate, CandidatePolicy, Route, counted, marked
+from kvguard.protocols.route import Route
+from kvguard.proxy.candidate import Candidate, CandidatePolicy, counted, marked
 from kvguard.proxy.controller import MESSAGES, Admission, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
 from kvguard.proxy.governance import Terms
 from kvguard.proxy.headers import DEGRADED, TIER, to_upstream
 from kvguard.proxy.identity import Caller
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
-from kvguard.proxy.relay import AnswerCut, Relay, Relayed
+from kvguard.proxy.relay import AnswerCut, Manner, Relay, Relayed
 from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
 from kvguard.proxy.waiting_line import Question, WaitingLine, ticket_of
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
@@ -35,8 +36,12 @@ OK = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePolicy:
-    """What the path itself needs to know of the settings."""
+    """What the path itself needs to know of the settings. With `ask_usage` the engine is asked for the usage of streams
+    whose clients did not; they do not see it. `heartbeat_seconds` of silence bring a comment into a stream (0: never).
+    """
 
+    ask_usage: bool = True
+    heartbeat_seconds: float = 0.0
     max_body_bytes: int = 16 * 1024 * 1024
     retry_after_seconds: float = 1.0
     statuses: Mapping[RejectReason, int] = dataclasses.field(default_factory=dict)
@@ -69,17 +74,17 @@ class Pipeline:
         caller, possible = self._asked(exchange, route)
         refusal = self._controller.refuse_early(self._clock.now(), possible, unless=self.line.worth_waiting)
         if refusal is not None:
-            await self.refuse(exchange, route.path, refusal, caller)
+            await self.refuse(exchange, route, refusal, caller)
             return
         try:
             body = await exchange.read_body(self.policy.max_body_bytes)
             request = route.parse(body)
         except BodyTooLarge:
             refusal = body_too_large(self.policy.max_body_bytes, self._controller.tier)
-            await self.refuse(exchange, route.path, refusal, caller)
+            await self.refuse(exchange, route, refusal, caller)
             return
         except InvalidRequest as error:
-            await self.refuse(exchange, route.path, invalid_request(error, self._controller.tier), caller)
+            await self.refuse(exchange, route, invalid_request(error, self._controller.tier), caller)
             return
         # The answer may end only outside the scope: once it has ended, the server reports the client as gone.
         async with exchange.watch():
@@ -95,17 +100,17 @@ class Pipeline:
         caller = governance.identity.caller(exchange.headers, trusted=governance.identity.trusts(exchange.peer))
         return caller, governance.possible(route.path, caller)
 
-    async def refuse(self, exchange: Exchange, label: str, refusal: Refusal, caller: Caller) -> None:
+    async def refuse(self, exchange: Exchange, route: Route, refusal: Refusal, caller: Caller) -> None:
         """Answer with a refusal and report it."""
-        await exchange.respond(self._refused(exchange, label, refusal, caller))
+        await exchange.respond(self._refused(exchange, route, refusal, caller))
 
     def _refused(
-        self, exchange: Exchange, label: str, refusal: Refusal, caller: Caller, demand: Demand | None = None
+        self, exchange: Exchange, route: Route, refusal: Refusal, caller: Caller, demand: Demand | None = None
     ) -> WholeAnswer:
         self._reporter.decision(
             DecisionEvent(
                 request_id=exchange.request_id,
-                route=label,
+                route=route.path,
                 outcome=Outcome.REJECTED,
                 tier=refusal.tier,
                 reason=refusal.reason,
@@ -120,7 +125,7 @@ class Pipeline:
                 priority=caller.priority,
             )
         )
-        return render(refusal, self.policy.statuses)
+        return render(refusal, self.policy.statuses, route.errors)
 
     async def _admit_and_forward(
         self, exchange: Exchange, route: Route, request: InferenceRequest, caller: Caller, size_bytes: int
@@ -133,7 +138,7 @@ class Pipeline:
         outcome = await self.line.admit(self._question(candidate, route, caller, size_bytes))
         if isinstance(outcome, Refusal):
             asked = candidate.demand_on(self._controller.backends[0])
-            return self._refused(exchange, route.path, outcome, caller, asked)
+            return self._refused(exchange, route, outcome, caller, asked)
         work = _Work(exchange, candidate, route, candidate.demand_on(outcome.backend), outcome, caller)
         recount = asyncio.ensure_future(self._recount(work)) if candidate.count.estimated else None
         try:
@@ -189,7 +194,7 @@ class Pipeline:
         return candidate
 
     async def _forward(self, work: "_Work") -> WholeAnswer | None:
-        rewritten = rewrite(work.request, work.admission.decision.degradation)
+        rewritten = rewrite(work.request, work.admission.decision.degradation, ask_usage=self.policy.ask_usage)
         self._reporter.decision(work.decision_event(rewritten))
         began = self._clock.now()
         end, relayed, detail = End.CANCELLED, None, ""
@@ -236,10 +241,18 @@ class Pipeline:
             )
         )
         try:
-            relay = Relay(exchange, answer, self._clock.now, work.note_events)
+            relay = Relay(exchange, answer, self._clock, work.note_events, self._manner(work))
             return await relay.run(work.answer_headers(rewritten), retry_after_seconds=self.policy.retry_after_seconds)
         finally:
             answer.abort()
+
+    def _manner(self, work: "_Work") -> Manner:
+        return Manner(
+            stream=work.route.stream,
+            errors=work.route.errors,
+            strips_usage=self.policy.ask_usage and work.request.hides_usage,
+            heartbeat_seconds=self.policy.heartbeat_seconds,
+        )
 
     def _failed(self, work: "_Work", error: UpstreamError) -> WholeAnswer:
         """Answer for a backend that gave none."""
@@ -266,7 +279,7 @@ class Pipeline:
                 backend=refusal.backend,
             )
         )
-        return render(refusal, self.policy.statuses)
+        return render(refusal, self.policy.statuses, work.route.errors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.openai_errors import error_body
+from kvguard.protocols.error_format import ErrorFormat
 from kvguard.proxy.controller import Refusal
 from kvguard.proxy.exchange import WholeAnswer
 from kvguard.proxy.headers import REASON, TIER
@@ -44,8 +44,8 @@ def body_too_large(limit: int, tier: Tier) -> Refusal:
     return Refusal(reason=RejectReason.BODY_TOO_LARGE, tier=tier, message=message)
 
 
-def render(refusal: Refusal, statuses: Mapping[RejectReason, int]) -> WholeAnswer:
-    """The whole answer. `statuses` holds the operator's overrides."""
+def render(refusal: Refusal, statuses: Mapping[RejectReason, int], errors: ErrorFormat) -> WholeAnswer:
+    """The whole answer in the route's own error format. `statuses` holds the operator's overrides."""
     reason = refusal.reason
     headers: Headers = [
         (b"content-type", b"application/json"),
@@ -53,7 +53,7 @@ def render(refusal: Refusal, statuses: Mapping[RejectReason, int]) -> WholeAnswe
         (REASON, reason.value.encode()),
     ]
     headers += retry_headers(refusal.retry_after_seconds)
-    body = error_body(refusal.message, code=reason.value, kind=error_kind(reason), param=refusal.param)
+    body = errors.body(refusal.message, code=reason.value, kind=error_kind(reason), param=refusal.param)
     return WholeAnswer(statuses.get(reason, STATUS[reason]), headers, body)
 
 

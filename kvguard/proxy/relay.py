@@ -5,13 +5,18 @@ event and never with a success terminator; any other broken body ends with the c
 for whole.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kvguard.admission.reasons import RejectReason
+from kvguard.clock import Clock
 from kvguard.errors import UpstreamError
-from kvguard.protocols.openai_errors import error_event
-from kvguard.protocols.sse import StreamReader, Usage, read_usage
+from kvguard.protocols.error_format import ErrorFormat
+from kvguard.protocols.openai_errors import OPENAI_ERRORS
+from kvguard.protocols.sse import OPENAI, StreamFormat, StreamReader, Usage, read_usage
+from kvguard.protocols.usage_chunk import UsageChunkFilter
 from kvguard.proxy.exchange import Exchange
 from kvguard.proxy.headers import find, to_client
 from kvguard.proxy.refusal import retry_headers
@@ -22,14 +27,19 @@ MAX_KEPT_ANSWER_BYTES = 256 * 1024
 _STREAM_HEADERS: Headers = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 
 
-def _broken_off(reader: StreamReader) -> bytes:
-    """The last event of a stream that broke; a half event before it is ended first, so that it stands alone."""
-    event = error_event(
-        "The model server's answer broke off; it is not complete.",
-        code=RejectReason.BACKEND_UNREACHABLE.value,
-        kind="upstream_error",
-    )
-    return event if reader.at_boundary else b"\n\n" + event
+_HEARTBEAT = b": keep-alive\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How an answer passes: the format of its stream and of errors in it, whether usage nobody asked for is taken out,
+    and after how many silent seconds a comment keeps a stream alive (0: never).
+    """
+
+    stream: StreamFormat = OPENAI
+    errors: ErrorFormat = OPENAI_ERRORS
+    strips_usage: bool = False
+    heartbeat_seconds: float = 0.0
 
 
 class AnswerCut(Exception):
@@ -50,12 +60,18 @@ class Relay:
     """One answer on its way. `on_events` hears how many stream events have passed."""
 
     def __init__(
-        self, exchange: Exchange, answer: UpstreamAnswer, now: Callable[[], float], on_events: Callable[[int], None]
+        self,
+        exchange: Exchange,
+        answer: UpstreamAnswer,
+        clock: Clock,
+        on_events: Callable[[int], None],
+        manner: Manner = Manner(),
     ) -> None:
         self._exchange = exchange
         self._answer = answer
-        self._now = now
+        self._clock = clock
         self._on_events = on_events
+        self._manner = manner
         self.result = Relayed(answer.status)
 
     async def run(self, added: Headers, *, retry_after_seconds: float) -> Relayed:
@@ -76,23 +92,65 @@ class Relay:
         await self._exchange.start(
             self._answer.status, [*(pair for pair in headers if pair[0] not in names), *_STREAM_HEADERS]
         )
-        reader = StreamReader()
+        reader = StreamReader(self._manner.stream)
+        held_back = UsageChunkFilter() if self._manner.strips_usage else None
         try:
-            async for block in self._answer.blocks():
+            async for block in self._kept_alive(reader, held_back):
                 self._mark_first_byte()
                 reader.feed(block)
                 # Before the write: what the engine holds does not depend on how fast the client reads.
                 self._on_events(reader.events)
-                await self._exchange.write(block)
+                await self._pass(block if held_back is None else held_back.feed(block))
         except UpstreamError as error:
             self.result.broken = str(error)
-        if self._answer.status == 200 and not reader.complete:
+        if held_back is not None:
+            await self._pass(held_back.rest())
+        if self._answer.status == 200 and not reader.complete and not reader.failed:
             self.result.broken = self.result.broken or "ended without its terminator"
         if self.result.broken:
-            await self._exchange.write(_broken_off(reader))
+            await self._exchange.write(self._broken_off(reader))
         elif reader.failed:
             self.result.broken = "the backend reported an error in the stream"
         self.result.usage = reader.usage()
+
+    async def _pass(self, block: bytes) -> None:
+        if block:
+            await self._exchange.write(block)
+
+    async def _kept_alive(self, reader: StreamReader, held_back: UsageChunkFilter | None) -> AsyncIterator[bytes]:
+        """The answer's blocks; while none comes, comments between its events keep the connection from being cut."""
+        blocks = self._answer.blocks()
+        if not self._manner.heartbeat_seconds:
+            async for block in blocks:
+                yield block
+            return
+        while (coming := await self._next(blocks, reader, held_back)) is not None:
+            yield coming
+
+    async def _next(
+        self, blocks: AsyncIterator[bytes], reader: StreamReader, held_back: UsageChunkFilter | None
+    ) -> bytes | None:
+        coming = asyncio.ensure_future(_or_end(blocks))
+        try:
+            while not coming.done():
+                silence = asyncio.ensure_future(self._clock.sleep(self._manner.heartbeat_seconds))
+                either: set[asyncio.Future[Any]] = {coming, silence}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                silence.cancel()
+                if not coming.done() and reader.at_boundary and (held_back is None or held_back.between_events):
+                    await self._exchange.write(_HEARTBEAT)
+            return coming.result()
+        finally:
+            coming.cancel()
+
+    def _broken_off(self, reader: StreamReader) -> bytes:
+        """The last event of a stream that broke; a half event before it is ended first, so that it stands alone."""
+        event = self._manner.errors.event(
+            "The model server's answer broke off; it is not complete.",
+            code=RejectReason.BACKEND_UNREACHABLE.value,
+            kind="upstream_error",
+        )
+        return event if reader.at_boundary else b"\n\n" + event
 
     async def _plain(self, headers: Headers) -> None:
         kept: bytes | None = b""
@@ -113,4 +171,8 @@ class Relay:
 
     def _mark_first_byte(self) -> None:
         if self.result.first_byte_at is None:
-            self.result.first_byte_at = self._now()
+            self.result.first_byte_at = self._clock.now()
+
+
+async def _or_end(blocks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(blocks, None)

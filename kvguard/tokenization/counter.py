@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvguard.protocols.fields import Fields
-from kvguard.protocols.request import ChatPrompt, InferenceRequest, TextPrompts, TokenPrompts
+from kvguard.protocols.prompts import (
+    ChatPrompt,
+    OpenEndedPrompt,
+    PromptList,
+    SharedPrompts,
+    Single,
+    TextPrompts,
+    TokenPrompts,
+)
+from kvguard.protocols.request import InferenceRequest
 from kvguard.tokenization.learned import LearnedRatios, PromptKind
 from kvguard.tokenization.media import MediaAllowance
 from kvguard.tokenization.media_families import NO_TOKENS, MediaTokens
@@ -51,6 +60,22 @@ class TokenCount:
         [tokens], slack = self.prompts, sum(self.slack)
         more = media.upper_tokens - media.expected_tokens
         return TokenCount((tokens + media.expected_tokens,), self.source, (slack + more,))
+
+
+def side_by_side(counts: Sequence[TokenCount]) -> TokenCount:
+    """The counts of several prompts as one, by the least certain of their sources."""
+    prompts = tuple(tokens for count in counts for tokens in count.prompts)
+    source = max((count.source for count in counts), key=list(CountSource).index)
+    slack = tuple(more for count in counts for more in count.slack or (0,) * len(count.prompts))
+    return TokenCount(prompts, source, slack if any(slack) else ())
+
+
+def shared(query: TokenCount, items: TokenCount) -> TokenCount:
+    """The counts of prompts that each are the query and one of the items."""
+    [tokens], slack = query.prompts, sum(query.slack)
+    source = side_by_side([query, items]).source
+    more = tuple(slack + extra for extra in items.slack or (0,) * len(items.prompts))
+    return TokenCount(tuple(tokens + item for item in items.prompts), source, more if any(more) else ())
 
 
 class CountFailed(Exception):
@@ -111,10 +136,17 @@ class PromptCounter:
 
     async def count(self, request: InferenceRequest) -> TokenCount:
         """Tokens of every prompt of the request, soon; never fails."""
-        if isinstance(request.prompt, TokenPrompts):
-            return TokenCount(request.prompt.lengths, CountSource.IDS)
-        prompt, media = request.prompt, self._media_of(request.prompt, request)
-        size = prompt_bytes(prompt)
+        prompt = request.prompt
+        if isinstance(prompt, PromptList):
+            return side_by_side([await self._count(request, each) for each in prompt.prompts])
+        if isinstance(prompt, SharedPrompts):
+            return shared(await self._count(request, prompt.query), await self._count(request, prompt.items))
+        return await self._count(request, prompt.known if isinstance(prompt, OpenEndedPrompt) else prompt)
+
+    async def _count(self, request: InferenceRequest, prompt: Single) -> TokenCount:
+        if isinstance(prompt, TokenPrompts):
+            return TokenCount(prompt.lengths, CountSource.IDS)
+        media, size = self._media_of(prompt, request), prompt_bytes(prompt)
         for exact in self._exact(self._names(request)):
             if size <= exact.prompt_limit_bytes:
                 with contextlib.suppress(CountFailed):
@@ -122,11 +154,14 @@ class PromptCounter:
         return self._guess(self._base(request), prompt).with_media(media)
 
     async def count_again(self, request: InferenceRequest) -> TokenCount | None:
-        """The exact count of a prompt too large to wait for, by a counter of our own; None when there is none."""
-        if isinstance(request.prompt, TokenPrompts):
+        """The exact count of a prompt too large to wait for, by a counter of our own; None when there is none.
+
+        Prompts that are put together of several stay as they were counted.
+        """
+        prompt = request.prompt
+        if not isinstance(prompt, TextPrompts | ChatPrompt):
             return None
-        prompt, media = request.prompt, self._media_of(request.prompt, request)
-        size = prompt_bytes(prompt)
+        media, size = self._media_of(prompt, request), prompt_bytes(prompt)
         for exact in self._exact(self._names(request)):
             if exact.counter.source is CountSource.LOCAL and size > exact.prompt_limit_bytes:
                 with contextlib.suppress(CountFailed):
@@ -135,9 +170,9 @@ class PromptCounter:
 
     def learn(self, request: InferenceRequest, prompt_tokens: int) -> None:
         """Remember how many tokens the prompts of an answered request had, all together."""
-        if isinstance(request.prompt, TokenPrompts) or request.truncate_to is not None:
-            return
         prompt = request.prompt
+        if not isinstance(prompt, TextPrompts | ChatPrompt) or request.truncate_to is not None:
+            return
         if isinstance(prompt, TextPrompts) or not prompt.media:
             size = prompt_bytes(prompt)
             self._learned.observe(self._base(request), kind_of(prompt), size_bytes=size, tokens=prompt_tokens)

@@ -41,6 +41,7 @@ async def test_a_trim_lowers_the_cap_and_says_so() -> None:
             assert answer.headers.get("x-kvguard-degraded") == header
             messages = [{"role": "user", "content": "hi"}]
             rest = {"model": "tiny", "messages": messages, "stream": stream, "temperature": 0.3}
+            rest |= {"stream_options": {"include_usage": True}} if stream else {}
             assert stub.hits[-1].json == {**rest, **forwarded}
 
 

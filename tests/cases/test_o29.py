@@ -48,7 +48,7 @@ async def test_part_of_an_event_is_not_held_back() -> None:
         guarding(stub) as guard,
         raw_client(guard.service.port) as client,
     ):
-        await client.request(COMPLETIONS, {"prompt": [1], "stream": True})
+        await client.request(COMPLETIONS, {"prompt": [1], "stream": True, "stream_options": {"include_usage": True}})
         call = await driven.call()
         await call.start_stream()
         await client.head()

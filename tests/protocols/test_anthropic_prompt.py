@@ -9,7 +9,7 @@ from hypothesis import given
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.anthropic_prompt import prompt_of
 from kvguard.protocols.fields import Fields
-from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from kvguard.protocols.prompts import ChatPrompt, TokenPrompts
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects
 

@@ -8,10 +8,9 @@ from hypothesis import given
 
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.chat_batch_prompt import prompt_of
-from kvguard.protocols.composite import PromptList
 from kvguard.protocols.fields import Fields, read_fields
 from kvguard.protocols.openai_completions import MAX_PROMPTS
-from kvguard.protocols.request import ChatPrompt
+from kvguard.protocols.prompts import ChatPrompt, PromptList
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects
 

@@ -17,7 +17,7 @@ from kvguard.protocols.chat_form import (
     text_of,
     with_template_variables,
 )
-from kvguard.protocols.request import TokenPrompts
+from kvguard.protocols.prompts import TokenPrompts
 from tests.protocols.any_json import fields_of
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import Fields
 from kvguard.protocols.generate_prompt import prompt_of
-from kvguard.protocols.request import TokenPrompts
+from kvguard.protocols.prompts import TokenPrompts
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects
 

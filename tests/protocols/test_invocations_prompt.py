@@ -8,7 +8,7 @@ from hypothesis import given
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import Fields
 from kvguard.protocols.invocations_prompt import prompt_of
-from kvguard.protocols.request import ChatPrompt, TextPrompts
+from kvguard.protocols.prompts import ChatPrompt, TextPrompts
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects
 

@@ -12,7 +12,7 @@ from kvguard.protocols.chat_form import MAX_TOOL_VALUES
 from kvguard.protocols.fields import MAX_VALUES, value_count
 from kvguard.protocols.media import MediaKind, MediaPart
 from kvguard.protocols.openai_chat import CAPS, PATH, TEMPLATE_FIELDS, conversation, parse, prompt_of
-from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from kvguard.protocols.prompts import ChatPrompt, TokenPrompts
 from tests.kit.properties import deterministic
 
 BODY = b"""{"model":"tiny", "messages": [ {"role":"user","content":"h\\u00e9"} ], "max_completion_tokens": 50,

@@ -12,7 +12,7 @@ from kvguard.errors import InvalidRequest
 from kvguard.protocols import openai_completions
 from kvguard.protocols.fields import Fields
 from kvguard.protocols.openai_completions import CAPS, MAX_ID_CHARACTERS, MAX_PROMPTS, PATH, ids_of, parse, prompt_of
-from kvguard.protocols.request import Prompt, TextPrompts, TokenPrompts
+from kvguard.protocols.prompts import Prompt, TextPrompts, TokenPrompts
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import objects
 

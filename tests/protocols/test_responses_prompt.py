@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.composite import OpenEndedPrompt
 from kvguard.protocols.fields import Fields
-from kvguard.protocols.request import ChatPrompt, TokenPrompts
+from kvguard.protocols.prompts import ChatPrompt, OpenEndedPrompt, TokenPrompts
 from kvguard.protocols.responses_prompt import prompt_of
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.composite import SharedPrompts
 from kvguard.protocols.fields import Fields
 from kvguard.protocols.openai_completions import MAX_PROMPTS
-from kvguard.protocols.request import TextPrompts, TokenPrompts
+from kvguard.protocols.prompts import SharedPrompts, TextPrompts, TokenPrompts
 from kvguard.protocols.scoring_prompt import prompt_of
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import fields_of, objects

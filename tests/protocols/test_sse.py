@@ -215,3 +215,46 @@ def test_the_last_usage_counts() -> None:
     assert fed(good, b'data: {"usage":null}\n\n', b'data: {"usage":{"x"\n\n').usage() == Usage(
         prompt_tokens=1, completion_tokens=2
     )
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        (b'{"usage":{"prompt_tokens":5,"completion_tokens":3}}', (5, 3)),
+        (b'{"usage":{"prompt_tokens":5}}', (5, 0)),
+        (b'{"usage":{"input_tokens":5,"output_tokens":3}}', (5, 3)),
+        (
+            b'{"usage":{"input_tokens":5,"output_tokens":3,"cache_read_input_tokens":7,"cache_creation_input_tokens":1}}',
+            (13, 3),
+        ),
+        (b'{"type":"response.completed","response":{"usage":{"input_tokens":5,"output_tokens":3}}}', (5, 3)),
+        (b'{"type":"response.created","response":{"usage":null}}', None),
+        (b'{"usage":{"input_tokens":5}}', None),
+        (b'{"usage":{"output_tokens":5}}', None),
+        (b'{"usage":{}}', None),
+        (b'{"response":null}', None),
+        (b'{"usage":{"prompt_tokens":-1}}', None),
+        (b"[]", None),
+    ],
+)
+def test_usage_is_read_under_every_name_it_has(answer: bytes, usage: tuple[int, int] | None) -> None:
+    """Chat and completions call them otherwise than messages and responses."""
+    expected = None if usage is None else Usage(prompt_tokens=usage[0], completion_tokens=usage[1])
+    assert read_usage(answer) == expected
+
+
+@pytest.mark.parametrize(("padding", "found"), [(100, True), (TAIL_BYTES - 300, True), (TAIL_BYTES, True)])
+def test_usage_is_found_in_an_event_too_long_to_be_kept(padding: int, found: bool) -> None:
+    """The whole answer stands once more in the last event of `responses`, the usage behind it."""
+    event = b'event: response.completed\ndata: {"response":{"output":"' + b"x" * padding
+    event += (
+        b'","usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":0},"output_tokens":4,"total_tokens":9}}}'
+    )
+    reader = fed(event + b"\n\n")
+    assert (reader.usage() == Usage(prompt_tokens=5, completion_tokens=4)) is found
+
+
+def test_usage_behind_which_too_much_comes_is_not_known() -> None:
+    """What is kept is bounded."""
+    event = b'data: {"response":{"usage":{"input_tokens":5,"output_tokens":4},"output":"' + b"x" * TAIL_BYTES
+    assert fed(event + b'"}}\n\n').usage() is None

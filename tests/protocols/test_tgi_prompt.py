@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.composite import PromptList
 from kvguard.protocols.fields import Fields
 from kvguard.protocols.openai_completions import MAX_PROMPTS
-from kvguard.protocols.request import ChatPrompt, Prompt, TextPrompts
+from kvguard.protocols.prompts import ChatPrompt, Prompt, PromptList, TextPrompts
 from kvguard.protocols.tgi_prompt import (
     TEMPLATE_FIELDS,
     chat_prompt_of,
