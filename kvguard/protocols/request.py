@@ -239,10 +239,14 @@ def _truncated(tokens: int, truncate_to: int | None, context_tokens: int | None)
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A body to forward and what was changed in it, e.g. `("max_tokens=1024->512", "n=4->1")`."""
+    """A body to forward and what was changed in it, e.g. `("max_tokens=1024->512", "n=4->1")`.
+
+    Where it `asks_usage`, the client did not, and must not see it.
+    """
 
     body: bytes
     changes: tuple[str, ...]
+    asks_usage: bool = False
 
 
 def rewrite(request: InferenceRequest, degradation: Degradation, *, ask_usage: bool = False) -> Rewritten:
@@ -256,7 +260,7 @@ def rewrite(request: InferenceRequest, degradation: Degradation, *, ask_usage: b
     if asks:
         given = members(fields.get(STREAM_OPTIONS, _NOTHING), STREAM_OPTIONS)
         fields = {**fields, STREAM_OPTIONS: _object({**given, INCLUDE_USAGE: msgspec.Raw(b"true")})}
-    return Rewritten(write_fields(fields), tuple(str(edit) for edit in edits))
+    return Rewritten(write_fields(fields), tuple(str(edit) for edit in edits), asks)
 
 
 def _object(fields: Fields) -> msgspec.Raw:

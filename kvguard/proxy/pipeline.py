@@ -194,7 +194,8 @@ class Pipeline:
         return candidate
 
     async def _forward(self, work: "_Work") -> WholeAnswer | None:
-        rewritten = rewrite(work.request, work.admission.decision.degradation, ask_usage=self.policy.ask_usage)
+        ask_usage = self.policy.ask_usage and work.mode is Mode.ENFORCE  # in shadow mode nothing is changed
+        rewritten = rewrite(work.request, work.admission.decision.degradation, ask_usage=ask_usage)
         self._reporter.decision(work.decision_event(rewritten))
         began = self._clock.now()
         end, relayed, detail = End.CANCELLED, None, ""
@@ -241,16 +242,16 @@ class Pipeline:
             )
         )
         try:
-            relay = Relay(exchange, answer, self._clock, work.note_events, self._manner(work))
+            relay = Relay(exchange, answer, self._clock, work.note_events, self._manner(work.route, rewritten))
             return await relay.run(work.answer_headers(rewritten), retry_after_seconds=self.policy.retry_after_seconds)
         finally:
             answer.abort()
 
-    def _manner(self, work: "_Work") -> Manner:
+    def _manner(self, route: Route, rewritten: Rewritten) -> Manner:
         return Manner(
-            stream=work.route.stream,
-            errors=work.route.errors,
-            strips_usage=self.policy.ask_usage and work.request.hides_usage,
+            stream=route.stream,
+            errors=route.errors,
+            strips_usage=rewritten.asks_usage,
             heartbeat_seconds=self.policy.heartbeat_seconds,
         )
 
