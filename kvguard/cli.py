@@ -99,6 +99,9 @@ def _check(chosen: argparse.Namespace) -> None:
 
 
 def _serve(chosen: argparse.Namespace) -> None:
+    if chosen.config is None and DEFAULT_FILE.exists():
+        # As if it had been named: a file that was there at the start and is gone later is no return to the defaults.
+        chosen.config = DEFAULT_FILE
     settings = _settings(chosen)
     _raise_file_limit()
     with (

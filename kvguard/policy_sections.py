@@ -2,30 +2,62 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from ipaddress import IPv4Network, IPv6Network
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from kvguard.admission.decision import AdmissionPolicy, BlindPolicy
 from kvguard.admission.policies import NORMAL, PolicyRow, PolicyTable, PriorityClass
 from kvguard.admission.shares import TenantPolicy, TenantTable
 from kvguard.admission.waiting import WaitingPolicy
-from kvguard.sections import DegradeSettings, Positive, PositiveInt, Section, TierSettings
+from kvguard.faults import Fault, Given, Place, every_fault, faults_of
+from kvguard.section import Positive, PositiveInt, Seconds, SecondsOrZero, Section, together
+from kvguard.sections import DegradeSettings, TierSettings
+from kvguard.telemetry.metrics import OTHER
 
 ALL_OTHERS: Final = "*"
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_SPOKEN_FOR = ("authorization", "connection", "content-length", "content-type", "host", "transfer-encoding")
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/+=@-]{1,128}$")]
+_SPOKEN_FOR = re.compile(
+    "accept.*|authorization|connection|content-.*|cookie|expect|host|keep-alive|proxy-.*|te|trailer|transfer-encoding|"
+    "upgrade|x-kvguard-.*|x-request-id"
+)
+_NAME = "[A-Za-z0-9._:/+=@-]{1,128}"
 AnySection = TypeVar("AnySection", bound=Section)
+
+
+def _unreserved(tenant: str) -> str:
+    if tenant == OTHER:
+        raise ValueError(f"{OTHER} is what metrics call all tenants that the settings do not name")
+    return tenant
+
+
+def _network(given: object) -> IPv4Network | IPv6Network:
+    """From text alone: a number is an address too, but nobody's meaning."""
+    if isinstance(given, IPv4Network | IPv6Network):
+        return given
+    text = given if isinstance(given, str) else ""
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError("must be an address or a network, such as 10.0.0.0/8; names are not looked up") from None
+    if network.network_address != ip_address(text.split("/")[0]):
+        raise ValueError(f"{text} goes on behind its prefix; the network is {network}")
+    return network
+
+
+Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
+Tenant = Annotated[Name, AfterValidator(_unreserved)]
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class KeySettings(Section):
     """Who holds an API key."""
 
-    tenant: Name
-    """Whose share its requests count towards."""
+    tenant: Tenant
+    """Whose share its requests count towards; never `other`."""
     priority: str = NORMAL
     """Name of the class that decides on them."""
 
@@ -36,8 +68,8 @@ class IdentitySettings(Section):
     tenant_header: str | None = None
     """Header that names the tenant, e.g. `x-tenant-id`. Believed from trusted proxies; anybody else's goes nowhere."""
     priority_header: str | None = None
-    """Header that names the priority class; likewise."""
-    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Header that names the priority class, another one; likewise."""
+    trusted_proxies: tuple[Network, ...] = ()
     """Addresses or networks whose identity headers are believed, e.g. `10.0.0.0/8`. They must overwrite clients'."""
     keys: dict[str, KeySettings] = Field(default_factory=dict)
     """Callers by API key: the first 16 hex digits of the SHA-256 of the bearer token, never the token itself."""
@@ -49,7 +81,7 @@ class IdentitySettings(Section):
     def _header(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        if not _HEADER.fullmatch(value.lower()) or value.lower() in _SPOKEN_FOR:
+        if not _HEADER.fullmatch(value.lower()) or _SPOKEN_FOR.fullmatch(value.lower()):
             raise ValueError("must be a header that means nothing else")
         return value.lower()
 
@@ -60,6 +92,12 @@ class IdentitySettings(Section):
         if isinstance(value, dict) and not all(_FINGERPRINT.fullmatch(str(name)) for name in value):
             raise ValueError("each name must be the first 16 hex digits of a key's SHA-256, in quotes; never the key")
         return value
+
+    @model_validator(mode="after")
+    def _apart(self) -> "IdentitySettings":
+        if self.tenant_header is not None and self.tenant_header == self.priority_header:
+            raise together("tenant_header and priority_header must differ", "tenant_header", "priority_header")
+        return self
 
 
 class ClassSettings(Section):
@@ -83,8 +121,9 @@ class ClassSettings(Section):
 class TenantSettings(Section):
     """A tenant."""
 
-    name: Name | Annotated[str, Field(pattern=r"^\*$")]
-    """As the header or the key names it; `anonymous` is everybody without one, `*` each that is not listed."""
+    name: Annotated[str, Field(pattern=rf"^(\*|{_NAME})$"), AfterValidator(_unreserved)]
+    """As the header or the key names it; `anonymous` is everybody without one, `*` each that is not listed. Never
+    `other`: metrics call all so that the settings do not name."""
     max_share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Most of a backend's blocks its running requests may come to; none is no bound."""
     weight: Positive = 1.0
@@ -111,7 +150,7 @@ class WaitingSettings(Section):
     """How many may wait at once; 0: none, a full cache is a 503 at once."""
     max_bytes: PositiveInt = 64 * 1024 * 1024
     """How large their bodies may be together."""
-    max_seconds: Positive = 2.0
+    max_seconds: Seconds = 2.0
     """Longest wait, then 503 `queue_timeout`. Who would wait longer by the forecast is refused at once."""
 
     def policy(self) -> WaitingPolicy:
@@ -122,7 +161,7 @@ class WaitingSettings(Section):
 class ReloadSettings(Section):
     """Taking over changes of the settings file."""
 
-    interval_seconds: Annotated[float, Field(ge=0)] = 2.0
+    interval_seconds: SecondsOrZero = 2.0
     """Pause between looks at the file's content; 0 leaves only SIGHUP."""
 
 
@@ -162,16 +201,18 @@ class PolicyPlan:
         self._classes = (*classes, *implied)
         self._overrides = overrides
 
-    def faults(self) -> Iterator[str]:
-        """What cannot be combined, one line each."""
-        for number, override in (*enumerate(self._overrides), (None, OverrideSettings())):
-            for each in self._classes:
-                try:
-                    self._policy(override, each)
-                except ValidationError as error:
-                    where = [] if number is None else [f"overrides.{number}"]
-                    where += [] if each.name == NORMAL else [f"classes.{each.name}"]
-                    yield from (f"{' with '.join(where)}: {_words(detail)}" for detail in error.errors())
+    def faults(self) -> Iterator[Fault]:
+        """What cannot be combined."""
+        for number, override in enumerate((*self._overrides, OverrideSettings())):
+            for place, each in enumerate(self._classes):
+                for name, base in (("tiers", self._tiers), ("degrade", self._degrade)):
+                    layers = (
+                        _Layer(
+                            told=f"overrides.{number}", place=("overrides", number), differs=getattr(override, name)
+                        ),
+                        _Layer(told=f"classes.{each.name}", place=("classes", place), differs=getattr(each, name)),
+                    )
+                    yield from _unfit(name, base, layers)
 
     def table(self) -> PolicyTable:
         """The core's value. There must be no faults."""
@@ -195,15 +236,39 @@ class PolicyPlan:
         )
 
 
-def _over(base: AnySection, *differences: dict[str, Any]) -> AnySection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """Differences that go over a section, where they stand, and what is said of that."""
+
+    told: str
+    place: Place
+    differs: Given
+
+
+def _unfit(name: str, base: Section, layers: Sequence[_Layer]) -> Iterator[Fault]:
+    """Faults of the section with all layers over it, told of those layers that have to do with them."""
+
+    def look(given: Given) -> list[Fault]:
+        try:
+            type(base)(**given)
+        except ValidationError as error:
+            return faults_of(error)
+        return []
+
+    for fault in every_fault(_laid(base, *(layer.differs for layer in layers)), look):
+        settings = {place[0] for place in fault.places}
+        where = " with ".join(layer.told for layer in layers if settings & layer.differs.keys())
+        places = [(*layer.place, name, *place) for layer in layers for place in fault.places]
+        yield Fault(text=f"{where}: {fault.text}", places=(*((name, *place) for place in fault.places), *places))
+
+
+def _over(base: AnySection, *differences: Given) -> AnySection:
     """The section with what differs put over it. Raises ValidationError."""
+    return type(base)(**_laid(base, *differences))
+
+
+def _laid(base: Section, *differences: Given) -> Given:
     values = base.model_dump()
     for each in differences:
         values.update(each)
-    return type(base)(**values)
-
-
-def _words(detail: Any) -> str:
-    name = ".".join(str(part) for part in detail["loc"])
-    text = detail["msg"].removeprefix("Value error, ")
-    return f"{name}: {text}" if name else str(text)
+    return values

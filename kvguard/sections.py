@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import BlindPolicy
@@ -16,12 +16,9 @@ from kvguard.admission.policy import DegradePolicy, TrimMode
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import TierPolicy, TierRule
+from kvguard.section import PositiveInt, Ratio, Seconds, SecondsOrZero, Section, Threshold, together
 from kvguard.telemetry.decision_log import DecisionLogPolicy
 
-Ratio = Annotated[float, Field(ge=0, le=1)]
-Threshold = Annotated[float, Field(gt=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-PositiveInt = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Status = Annotated[int, Field(ge=400, le=599)]
 Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
@@ -34,12 +31,6 @@ class ModeChoice(enum.Enum):
     SHADOW = "shadow"
 
 
-class Section(BaseModel):
-    """A group of settings: immutable, no unknown keys, documented fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-
-
 class ListenSettings(Section):
     """Where kvguard listens."""
 
@@ -49,13 +40,13 @@ class ListenSettings(Section):
     """Traffic."""
     admin_port: Port = 9090
     """Metrics, health, readiness. Keep it inside the cluster."""
-    drain_seconds: Annotated[float, Field(ge=0)] = 30.0
+    drain_seconds: SecondsOrZero = 30.0
     """How long running answers may go on after a stop signal; a second signal ends them at once."""
 
     @model_validator(mode="after")
     def _apart(self) -> "ListenSettings":
         if self.port == self.admin_port != 0:
-            raise ValueError("port and admin_port must differ")
+            raise together("port and admin_port must differ", "port", "admin_port")
         return self
 
 
@@ -143,15 +134,16 @@ class TierSettings(Section):
     """The same for REJECT."""
     exit_margin: Ratio = 0.02
     """A tier is left only below its threshold minus this."""
-    min_dwell_seconds: Annotated[float, Field(ge=0)] = 0.0
+    min_dwell_seconds: SecondsOrZero = 0.0
     """A tier is kept at least this long; at REJECT that refuses everybody meanwhile, so the margin alone is better."""
 
     @model_validator(mode="after")
     def _rising(self) -> "TierSettings":
         if not self.trim_at < self.restrict_at < self.reject_at:
-            raise ValueError("trim_at < restrict_at < reject_at must hold")
+            raise together("trim_at < restrict_at < reject_at must hold", "trim_at", "restrict_at", "reject_at")
         if self.exit_margin >= self.trim_at:
-            raise ValueError("exit_margin must be below trim_at, or a tier that was entered is never left")
+            text = "exit_margin must be below trim_at, or a tier that was entered is never left"
+            raise together(text, "exit_margin", "trim_at")
         return self
 
     def policy(self) -> TierPolicy:
@@ -190,7 +182,7 @@ class DegradeSettings(Section):
     @model_validator(mode="after")
     def _floor(self) -> "DegradeSettings":
         if self.floor_tokens > self.max_output_tokens:
-            raise ValueError("floor_tokens must not exceed max_output_tokens")
+            raise together("floor_tokens must not exceed max_output_tokens", "floor_tokens", "max_output_tokens")
         return self
 
     def policy(self) -> DegradePolicy:
@@ -215,11 +207,11 @@ class RejectSettings(Section):
 
     status: dict[RejectReason, Status] = Field(default_factory=dict)
     """HTTP status per reason, over the defaults (saturated 503, too_large 400, body_too_large 413, ...)."""
-    retry_min_seconds: Positive = 1.0
+    retry_min_seconds: Seconds = 1.0
     """Least `Retry-After`."""
-    retry_max_seconds: Annotated[float, Field(gt=0, le=75)] = 30.0
+    retry_max_seconds: Annotated[Seconds, Field(le=75)] = 30.0
     """Most `Retry-After` before the spread; clients give up on long ones."""
-    retry_unknown_seconds: Positive = 5.0
+    retry_unknown_seconds: Seconds = 5.0
     """`Retry-After` while nothing tells how fast the cache drains."""
     retry_spread: Ratio = 0.1
     """`Retry-After` is stretched by up to this share; each refused client is told a time of its own as it is."""
@@ -227,7 +219,8 @@ class RejectSettings(Section):
     @model_validator(mode="after")
     def _bounds(self) -> "RejectSettings":
         if self.retry_min_seconds > self.retry_max_seconds:
-            raise ValueError("retry_min_seconds must not exceed retry_max_seconds")
+            text = "retry_min_seconds must not exceed retry_max_seconds"
+            raise together(text, "retry_min_seconds", "retry_max_seconds")
         return self
 
     def policy(self) -> RetryPolicy:
@@ -243,11 +236,11 @@ class RejectSettings(Section):
 class TelemetrySettings(Section):
     """Reading the engine's gauge."""
 
-    interval_seconds: Positive = 0.5
+    interval_seconds: Seconds = 0.5
     """Pause between scrapes."""
-    timeout_seconds: Positive = 2.0
+    timeout_seconds: Seconds = 2.0
     """Longest scrape."""
-    stale_after_seconds: Positive = 5.0
+    stale_after_seconds: Seconds = 5.0
     """A gauge older than this is stale."""
     failures_before_unreachable: PositiveInt = 3
     """Refused connections in a row that make a backend unreachable."""
@@ -263,17 +256,18 @@ class TelemetrySettings(Section):
     @model_validator(mode="after")
     def _patience(self) -> "TelemetrySettings":
         if self.stale_after_seconds < 2 * self.interval_seconds:
-            raise ValueError("stale_after_seconds must be at least twice interval_seconds")
+            text = "stale_after_seconds must be at least twice interval_seconds"
+            raise together(text, "stale_after_seconds", "interval_seconds")
         return self
 
 
 class SignalSettings(Section):
     """What the engine shows besides its gauge."""
 
-    stall_seconds: Positive = 30.0
+    stall_seconds: Seconds = 30.0
     """Work that makes no token for this long is a stall, and new requests are refused as `backend_stalled`: an engine
     that froze behind a healthy API server took traffic for 85 minutes. Longer than one prompt may take to compute."""
-    probe_seconds: Positive = 10.0
+    probe_seconds: Seconds = 10.0
     """While the engine is stalled, or its gauge says full though nothing runs, one request passes this often to find
     out: a gauge that sticks would keep everybody out for ever."""
     max_preemptions_per_second: Annotated[float, Field(ge=0)] | None = None
@@ -304,8 +298,8 @@ class ForecastSettings(Section):
     """Answers after which an old one counts half."""
     state_file: Path | None = None
     """File in which learned lengths outlive a restart; lengths only, nothing of any request."""
-    state_interval_seconds: Positive = 60.0
-    """Pause between two saves; the last one is at the end."""
+    state_interval_seconds: Annotated[float, Field(ge=1)] = 60.0
+    """Pause between two saves, at least 1; the last one is at the end."""
 
     def policy(self) -> LengthPolicy:
         """The core's value."""
@@ -319,9 +313,9 @@ class LimitSettings(Section):
 
     max_body_bytes: PositiveInt = 16 * 1024 * 1024
     """Largest request body."""
-    body_seconds: Positive = 60.0
+    body_seconds: Seconds = 60.0
     """Longest time a request body may take to arrive."""
-    stall_seconds: Positive = 60.0
+    stall_seconds: Seconds = 60.0
     """Longest time a client may read nothing of its answer; then it counts as gone."""
 
 
@@ -331,7 +325,7 @@ class StreamSettings(Section):
     ask_usage: bool = True
     """Ask the engine for the token counts of streams whose clients did not, and take them out again: lengths of answers
     are learned from them. Off, and in shadow mode, such requests are forwarded as they came and teach no lengths."""
-    heartbeat_seconds: Annotated[float, Field(ge=0)] = 0.0
+    heartbeat_seconds: SecondsOrZero = 0.0
     """After this much silence a comment is sent between two events, again and again; 0 sends none. A long prompt makes
     no bytes, and load balancers cut connections that are silent for a minute."""
 
@@ -339,15 +333,15 @@ class StreamSettings(Section):
 class UpstreamSettings(Section):
     """Connections to the backends."""
 
-    connect_timeout_seconds: Positive = 5.0
+    connect_timeout_seconds: Seconds = 5.0
     """Longest TCP and TLS set-up."""
-    idle_timeout_seconds: Annotated[float, Field(ge=0)] = 0.0
+    idle_timeout_seconds: SecondsOrZero = 0.0
     """Longest silence of a backend, before and between bytes; 0 waits for ever."""
-    keepalive_seconds: Positive = 4.0
+    keepalive_seconds: Seconds = 4.0
     """Idle connections are dropped after this; keep it below the backend's own limit (vLLM 5 s)."""
     max_connections: Annotated[int, Field(ge=0)] = 0
     """Connections per backend; 0 is no limit of kvguard's own."""
-    pool_wait_seconds: Positive = 1.0
+    pool_wait_seconds: Seconds = 1.0
     """Longest wait for one of `max_connections`, then 503 `queue_timeout`."""
 
 

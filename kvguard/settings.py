@@ -5,16 +5,16 @@ faults, and every fault is reported at once. `sources` reads them; nothing else 
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import field_validator, model_validator
+from pydantic import ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
 )
 
 from kvguard.admission.capacity import CapacityPolicy
@@ -22,6 +22,8 @@ from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policies import NORMAL
+from kvguard.errors import SettingsError
+from kvguard.faults import Fault, Given, every_fault, faults_of
 from kvguard.policy_sections import (
     ALL_OTHERS,
     CLASSES,
@@ -33,6 +35,7 @@ from kvguard.policy_sections import (
     TenantSettings,
     WaitingSettings,
 )
+from kvguard.section import together
 from kvguard.sections import (
     BackendSettings,
     DecisionLogSettings,
@@ -55,8 +58,10 @@ PREFIX: Final = "KVGUARD_"
 
 
 class Settings(BaseSettings):
-    """Everything an operator can set."""
+    """Everything an operator can set. Raises SettingsError with every fault."""
 
+    # What the settings file says; `sources` binds it.
+    file_content: ClassVar[Given] = {}
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__", use_attribute_docstrings=True
     )
@@ -106,7 +111,8 @@ class Settings(BaseSettings):
         labels = [backend.label for backend in backends]
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         if repeated:
-            raise ValueError(f"two backends are named {', '.join(repeated)}; give each a name of its own")
+            text = f"two backends are named {', '.join(repeated)}; give each a name of its own"
+            raise together(text, *((number, part) for number in range(len(backends)) for part in ("url", "name")))
         return backends
 
     @field_validator("classes", "tenants")
@@ -118,15 +124,34 @@ class Settings(BaseSettings):
             raise ValueError(f"two are named {', '.join(repeated)}")
         return named
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Settings":
-        faults = list(self.policy_plan().faults())
+    @model_validator(mode="wrap")
+    @classmethod
+    def _every_fault(cls, given: Given, make: ModelWrapValidatorHandler["Settings"]) -> "Settings":
+        def look(part: Given) -> list[Fault]:
+            try:
+                return list(make(part).faults())
+            except ValidationError as error:
+                return faults_of(error)
+
+        if faults := every_fault(given, look):
+            raise SettingsError([fault.text for fault in faults])
+        return make(given)
+
+    def faults(self) -> Iterator[Fault]:
+        """What sections that are in order by themselves get wrong together."""
+        yield from self.policy_plan().faults()
         names = {each.name for each in self.classes} | {NORMAL}
-        priorities = {each.priority for each in self.identity.keys.values()} - names
-        faults += [f"identity.keys: there is no class {name}" for name in sorted(priorities)]
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
+        for digits, key in self.identity.keys.items():
+            if key.priority not in names:
+                yield Fault(
+                    text=f"identity.keys: there is no class {key.priority}",
+                    places=(("identity", "keys", digits, "priority"), ("classes",)),
+                )
+        if self.forecast.state_file is not None and self.forecast.state_file == self.decision_log.path:
+            yield Fault(
+                text="forecast.state_file and decision_log.path must differ",
+                places=(("forecast", "state_file"), ("decision_log", "path")),
+            )
 
     @classmethod
     def settings_customise_sources(
@@ -137,8 +162,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then the file that `sources.load_settings` names."""
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+        """Flags, then environment, then the file."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, cls.file_content)
 
     def admission_policy(self) -> AdmissionPolicy:
         """The core's value for requests nothing else is said about."""

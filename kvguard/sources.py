@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-from pydantic import ValidationError
 from pydantic_settings import SettingsError as BrokenVariable
 
 from kvguard.errors import SettingsError
+from kvguard.section import setting_names
 from kvguard.settings import PREFIX, Settings
+from kvguard.yaml_mapping import read_mapping
 
 DEFAULT_FILE: Final = Path("kvguard.yaml")
 
@@ -23,37 +23,19 @@ def load_settings(*, config: Path | None = None, flags: dict[str, Any] | None = 
     """Read every source. Raises SettingsError listing every fault."""
     faults = _unknown_variables()
     file = DEFAULT_FILE if config is None else config
-    if config is not None and not config.is_file():
-        raise SettingsError([*faults, f"no such file: {config}"])
-    _check_mapping(file)
-    bound = type("Settings", (Settings,), {"model_config": {**Settings.model_config, "yaml_file": file}})
     try:
+        content = read_mapping(file, names=setting_names(Settings))
+        if content is None and config is not None:
+            raise SettingsError([f"no such file: {file}"])
+        bound = type("Settings", (Settings,), {"file_content": content or {}})
         settings: Settings = bound(**(flags or {}))
     except BrokenVariable as error:
         faults.append(f"{error}: must be JSON")
-    except ValidationError as error:
-        faults += [_fault(detail) for detail in error.errors(include_input=False, include_url=False)]
+    except SettingsError as error:
+        faults += error.faults
     if faults:
         raise SettingsError(faults)
     return settings
-
-
-def _check_mapping(file: Path) -> None:
-    try:
-        content = yaml.safe_load(file.read_bytes()) if file.is_file() else None
-    except yaml.MarkedYAMLError as error:
-        # Not the error's own text, which quotes the file.
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SettingsError([f"{file}: line {line}: {error.problem or error.context}"]) from error
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise SettingsError([f"{file}: {error}"]) from error
-    if not isinstance(content, dict | None):
-        raise SettingsError([f"{file}: must be a mapping of settings, not a {type(content).__name__}"])
-
-
-def _fault(detail: Any) -> str:
-    where = ".".join(str(part) for part in detail["loc"]) or "settings"
-    return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
 
 
 def _unknown_variables() -> list[str]:

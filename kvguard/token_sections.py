@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from kvguard.sections import Positive, PositiveInt, Section
+from kvguard.section import PositiveInt, Seconds, Section
 from kvguard.tokenization.media import MediaSetting
 from kvguard.tokenization.media_families import FAMILIES, UNKNOWN_FAMILY
 
@@ -82,7 +82,7 @@ class TokenSettings(Section):
     """Prompts above this are admitted by what was learned; the local tokenizer counts them meanwhile."""
     engine_max_bytes: PositiveInt = 64 * 1024
     """Prompts above this are not sent to the engine's `/tokenize`."""
-    engine_timeout_seconds: Positive = 1.0
+    engine_timeout_seconds: Seconds = 1.0
     """Longest wait for `/tokenize`."""
     bytes_per_token: Annotated[float, Field(ge=0.5, le=16)] = 4.0
     """Bytes a token of usual text has, while nothing was learned; a third more tokens are allowed for."""

@@ -195,3 +195,33 @@ def test_a_hang_up_reads_the_settings_anew(tmp_path: Path, broken: bool) -> None
         assert (line["event"], line["level"]) == (("reload_failed", "error") if broken else ("reload", "info"))
         answer = httpx.post(f"{base}/v1/completions", json={"model": "sim-tiny", "prompt": "hi", "max_tokens": 2})
         assert answer.status_code == (200 if broken else 413)
+
+
+@pytest.mark.parametrize("left", [None, ""])
+def test_a_file_that_is_gone_or_empty_is_no_return_to_the_defaults(tmp_path: Path, left: str | None) -> None:
+    """Found under its usual name at the start, the file has to be there and say something at every reload."""
+    file = tmp_path / "kvguard.yaml"
+    file.write_text("reload: {interval_seconds: 0}\nlimits: {max_body_bytes: 10}\n")
+    with served() as (run, base):
+        file.unlink()
+        if left is not None:
+            file.write_text(left)
+        run.send_signal(signal.SIGHUP)
+        said = map(json.loads, iter(run.stdout.readline, ""))
+        line = next(line for line in said if line["event"].startswith("reload"))
+        assert (line["event"], line["level"]) == ("reload_failed", "error")
+        answer = httpx.post(f"{base}/v1/completions", json={"model": "sim-tiny", "prompt": "hi", "max_tokens": 2})
+        assert answer.status_code == 413
+
+
+def test_a_fault_of_several_settings_is_listed_beside_others(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Who sets one right does not learn of the next only then."""
+    (tmp_path / "kvguard.yaml").write_text("listen: {port: 9090}\nwaiting: {max_requests: true}\n")
+    with pytest.raises(SystemExit):
+        main(["check-config"])
+    assert capsys.readouterr().err.splitlines() == [
+        "kvguard: listen: port and admin_port must differ",
+        "kvguard: waiting.max_requests: must be a number, not true or false",
+    ]

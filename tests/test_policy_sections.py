@@ -105,7 +105,15 @@ def test_a_class_goes_over_an_override_which_goes_over_the_plain_settings() -> N
         ({"identity": {"keys": {"0" * 16: {"tenant": "a", "priority": "vip"}}}}, "there is no class vip"),
         ({"identity": {"tenant_header": "Authorization"}}, "must be a header that means nothing else"),
         ({"identity": {"tenant_header": "x tenant"}}, "must be a header that means nothing else"),
-        ({"identity": {"trusted_proxies": ["gateway"]}}, "identity.trusted_proxies.0"),
+        (
+            {"identity": {"tenant_header": "X-Who", "priority_header": "x-who"}},
+            "tenant_header and priority_header must",
+        ),
+        ({"identity": {"priority_header": "X-Request-Id"}}, "must be a header that means nothing else"),
+        ({"identity": {"tenant_header": "proxy-authorization"}}, "must be a header that means nothing else"),
+        ({"identity": {"keys": {"0" * 16: {"tenant": "other"}}}}, f"identity.keys.{'0' * 16}.tenant: other is what"),
+        ({"tenants": [{"name": "other"}]}, "tenants.0.name: other is what metrics call"),
+        ({"tenants": [{"name": "**"}]}, "tenants.0.name"),
         ({"mode": "off"}, "mode:"),
     ],
 )
@@ -114,6 +122,44 @@ def test_what_cannot_be_meant_is_a_fault(sections: dict[str, Any], part: str) ->
     with pytest.raises(SettingsError) as caught:
         loaded(**sections)
     assert part in str(caught.value)
+
+
+NO_NETWORK = "must be an address or a network, such as 10.0.0.0/8; names are not looked up"
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ("10.20.0.1/16", "10.20.0.1/16 goes on behind its prefix; the network is 10.20.0.0/16"),
+        ("fd00::1/8", "fd00::1/8 goes on behind its prefix; the network is fd00::/8"),
+        ("gateway", NO_NETWORK),
+        ("10.0.0.0/33", NO_NETWORK),
+        ("10.0.0", NO_NETWORK),
+        (10, NO_NETWORK),
+        (True, NO_NETWORK),
+    ],
+)
+def test_a_bad_network_is_named_with_what_is_wrong(entry: object, text: str) -> None:
+    """One line for the entry, which says what to write."""
+    with pytest.raises(SettingsError) as caught:
+        loaded(identity={"trusted_proxies": ["10.0.0.0/8", entry]})
+    assert caught.value.faults == (f"identity.trusted_proxies.1: {text}",)
+
+
+def test_networks_are_addresses_or_prefixes_of_both_kinds() -> None:
+    """An address alone is a network of one."""
+    settings = loaded(identity={"trusted_proxies": ["10.0.0.0/8", "127.0.0.1", "fd00::/8", "::1"]})
+    networks = [str(network) for network in settings.identity.trusted_proxies]
+    assert networks == ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8", "::1/128"]
+    assert loaded(identity=settings.identity.model_dump()).identity == settings.identity
+
+
+def test_names_that_metrics_have_another_meaning_for_are_only_tenants() -> None:
+    """A class may have any name, and so may everybody without a tenant."""
+    settings = loaded(
+        classes=[{"name": "other"}, {"name": "anonymous"}], tenants=[{"name": "anonymous"}, {"name": "*"}]
+    )
+    assert [each.name for each in settings.classes] == ["other", "anonymous"]
 
 
 @pytest.mark.parametrize("name", ["sk-canary-key", "0" * 15, "0" * 17, "G" * 16, "ABCDEF0123456789"])

@@ -138,6 +138,41 @@ def test_a_missing_file_is_an_error_when_it_was_named(tmp_path: Path) -> None:
         load_settings(config=tmp_path / "other.yaml")
 
 
+def test_a_directory_of_the_usual_name_is_an_error(tmp_path: Path) -> None:
+    """Container runtimes make one where the file to be mounted is missing; that is no wish for the defaults."""
+    (tmp_path / "kvguard.yaml").mkdir()
+    with pytest.raises(SettingsError, match=r"^kvguard\.yaml: is a directory$"):
+        load_settings()
+
+
+def test_a_name_that_is_there_twice_is_a_fault(tmp_path: Path) -> None:
+    """The last one is not silently taken. A key in place of its fingerprint is not told."""
+    text = "waiting:\n  max_requests: 1\n  max_requests: 2\nidentity:\n  keys:\n    sk-canary: {}\n    sk-canary: {}\n"
+    assert faults_of(tmp_path, text) == (
+        f"{tmp_path}/k.yaml: line 3: max_requests is there twice, first in line 2",
+        f"{tmp_path}/k.yaml: line 7: a name is there twice, first in line 6",
+    )
+
+
+def test_an_empty_file_is_a_fault_and_one_with_a_comment_is_not(tmp_path: Path) -> None:
+    """A file that was cut off on its way is not a wish for the defaults; no file, or a comment, is."""
+    assert "k.yaml: is empty" in faults_of(tmp_path, "")[0]
+    (tmp_path / "k.yaml").write_text("# nothing yet\n")
+    assert load_settings(config=tmp_path / "k.yaml").model_dump() == load_settings().model_dump()
+
+
+def test_variables_and_the_file_are_found_at_fault_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes together is looked at over all sources."""
+    monkeypatch.setenv("KVGUARD_LISTEN__PORT", "80")
+    monkeypatch.setenv("KVGUARD_TIERS__TRIM_AT", "x")
+    faults = faults_of(tmp_path, "listen: {admin_port: 80, nope: 1}\ntiers: {restrict_at: 0.5}\n")
+    assert [fault.split(",")[0] for fault in faults] == [
+        "listen.nope: Extra inputs are not permitted",
+        "tiers.trim_at: Input should be a valid number",
+        "listen: port and admin_port must differ",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

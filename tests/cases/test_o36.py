@@ -69,7 +69,7 @@ async def test_a_swapped_configmap_is_in_force_within_the_poll_time(tmp_path: Pa
         assert len(set(hashes)) == 2
         assert (reloads(guard)[-1]["level"], reloads(guard)[-1]["hash"]) == ("info", hashes[1])
 
-        for broken in ("tiers: {reject_at: 0.2}\n", "tiers: [\n", "overrides: [{routes: [/nowhere]}]\n"):
+        for broken in ("tiers: {reject_at: 0.2}\n", "tiers: [\n", "overrides: [{routes: [/nowhere]}]\n", "", "\n"):
             failures = guard.metric("kvguard_config_reload_failures_total")
             mount.publish(broken)
             await poll_time(guard)
@@ -88,7 +88,7 @@ async def test_a_swapped_configmap_is_in_force_within_the_poll_time(tmp_path: Pa
 async def test_everything_in_the_policy_follows_and_what_runs_is_left_alone(tmp_path: Path) -> None:
     """Classes, tenants, identity, mode, statuses and telemetry are new; a running request keeps its reservation."""
     mount, released = Mount(tmp_path), asyncio.Event()
-    mount.publish("")
+    mount.publish("# the defaults\n")
     stub = Stub(page=exposition(0.97))
     async with running_stub(stub), guarding(stub, mode="shadow", file=mount.file) as guard:
         stub.answer = hold_until(released)
@@ -127,7 +127,7 @@ limits: {max_body_bytes: 200}
 async def test_what_takes_a_restart_keeps_its_value_and_is_named(tmp_path: Path) -> None:
     """A warning names each such setting; what can be had is taken over all the same."""
     mount = Mount(tmp_path)
-    mount.publish("")
+    mount.publish("# the defaults\n")
     async with running_stub(Stub(page=exposition(0.6))) as stub, guarding(stub, file=mount.file) as guard:
         mount.publish(
             "tokens: {assumed_output_tokens: 7}\nupstream: {max_connections: 3}\nreload: {interval_seconds: 9}\n"
@@ -143,7 +143,7 @@ async def test_what_takes_a_restart_keeps_its_value_and_is_named(tmp_path: Path)
 async def test_sighup_is_in_a_hurry(tmp_path: Path) -> None:
     """Asked to, kvguard reads the file at once, time standing still."""
     mount = Mount(tmp_path)
-    mount.publish("")
+    mount.publish("# the defaults\n")
     async with running_stub(Stub(page=exposition(0.6))) as stub, guarding(stub, file=mount.file) as guard:
         mount.publish("tiers: {trim_at: 0.3, restrict_at: 0.4, reject_at: 0.5}\n")
         guard.service.reloader.hurry()
