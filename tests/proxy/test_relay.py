@@ -151,7 +151,8 @@ async def test_a_stream_in_which_the_backend_reports_an_error_is_not_an_answer()
 
     sections = {"forecast": {"min_answers": 1}}
     async with running_stub(Stub(answer=answer)) as stub, guarding(stub, **sections) as guard:
-        answered = await guard.complete([1], max_tokens=50, stream=True)
+        asked = {"stream_options": {"include_usage": True}}
+        answered = await guard.complete([1], max_tokens=50, stream=True, **asked)
         assert answered.text.count("data: ") == 3
         assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="upstream_error") == 1
         assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) is None
