@@ -9,7 +9,7 @@ from tests.kit.stub import Stub, exposition, running_stub
 
 pytestmark = pytest.mark.anyio
 
-CONTROL = ("/sleep", "/collective_rpc", "/reset_prefix_cache", "/v1/load_lora_adapter", "/invocations", "/pause")
+CONTROL = ("/sleep", "/collective_rpc", "/reset_prefix_cache", "/v1/load_lora_adapter", "/pause")
 DISGUISED = (
     "//sleep",
     "/v1/../sleep",
