@@ -31,6 +31,7 @@ from kvguard.proxy.governance import Governance
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.identity import IdentityPolicy
 from tests.admission.build import demand, demands
+from tests.kit.dialects import DIALECTS, RESPONSES
 from tests.kit.explaining import (
     COUNTER,
     DEGRADE,
@@ -42,7 +43,6 @@ from tests.kit.explaining import (
     explainer_of,
     in_condition,
 )
-from tests.kit.dialects import DIALECTS, RESPONSES
 from tests.kit.guard import CHAT, COMPLETIONS, guarding
 from tests.kit.properties import deterministic
 from tests.kit.stub import Stub, exposition, refusing_stub, running_stub
