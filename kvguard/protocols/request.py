@@ -80,6 +80,11 @@ class InferenceRequest:
         return {"model": self.fields["model"]} if "model" in self.fields else {}
 
     @property
+    def names_whole_prompt(self) -> bool:
+        """Whether the prompt here is all that the usage of its answer will be of."""
+        return not self.runs_tools and not isinstance(self.prompt, OpenEndedPrompt)
+
+    @property
     def special_tokens_field(self) -> Fields:
         """The `add_special_tokens` of a completion when it is switched off, or nothing: it is on by default."""
         return {} if self.special_tokens else {"add_special_tokens": msgspec.Raw(b"false")}

@@ -361,7 +361,7 @@ class _Work:
             generated_tokens=usage.completion_tokens if usage else None,
             predicted_prompt_tokens=self.asked.prompt_tokens,
             count_source=self.candidate.count.source.value,
-            prompt_tokens=usage.prompt_tokens if usage and not self.request.runs_tools else None,
+            prompt_tokens=usage.prompt_tokens if usage and self.request.names_whole_prompt else None,
             detail=detail,
         )
 

@@ -173,6 +173,15 @@ def test_tools_that_the_server_runs(tools: str, runs: bool) -> None:
     assert asked(f',"tools":{tools}').runs_tools is runs
 
 
+@pytest.mark.parametrize(
+    ("more", "whole"),
+    [("", True), (',"previous_response_id":"resp_a"', False), (',"tools":[{"type":"container"}]', False)],
+)
+def test_whether_usage_is_of_the_prompt_alone(more: str, whole: bool) -> None:
+    """Not with history of the engine's own, and not where it may generate again."""
+    assert asked(more).names_whole_prompt is whole
+
+
 def test_whatever_else_is_read() -> None:
     """Stop sequences and a fixed length, by the names all routes have."""
     assert asked(',"stop":["x"]').stops
