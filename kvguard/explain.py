@@ -62,7 +62,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("body", nargs="?", default="-", metavar="BODY", help="file with the request; - reads stdin (-)")
     parser.add_argument("--url", help=f"admin port of a running kvguard ({URL})")
-    parser.add_argument("--route", help="path of the route; default by the body: messages make a chat")
+    parser.add_argument(
+        "--route", help="path of the route; default by the body: messages make a chat, input a response"
+    )
     parser.add_argument("--opt-out", action="store_true", help="as if sent with x-kvguard-degrade: none")
     parser.add_argument(
         "--header",

@@ -173,7 +173,7 @@ class DegradeSettings(Section):
     trim_structured_output: bool = False
     """Trim requests with `response_format` or a grammar too; cut JSON is useless."""
     reasoning_models: tuple[str, ...] = ()
-    """Models that think before they answer; never trimmed."""
+    """Models that think before they answer; never trimmed, as no request is that asks to think (`thinking`)."""
     collapse_n: bool = False
     """RESTRICT also lowers `n` of plain sampling; clients that index into `choices` break."""
     allow_opt_out: bool = False

@@ -12,6 +12,7 @@ import pytest
 from kvguard.cli import main
 from kvguard.explain import _sizes, report
 from kvguard.protocols import openai_completions
+from tests.kit.dialects import DIALECTS, Dialect
 from tests.kit.explaining import SMALL, backend_at, explained, explainer_of
 
 BODY = {"model": "m", "prompt": [1] * 16, "max_tokens": 160}
@@ -70,6 +71,18 @@ def test_offline_it_prints_verdict_reasons_sizes_and_room(capsys: pytest.Capture
         "  as sent    observed 0.720, projected 0.730, reserved 0.830, peak 0.830",
         "  degraded   observed 0.720, projected 0.730, reserved 0.780, peak 0.780",
     ]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+def test_every_route_is_explained_by_its_path(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, dialect: Dialect
+) -> None:
+    """The cap that would be lowered has the route's own name, streamed or not."""
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(dialect.body(stream=True, **{dialect.cap: 160})))
+    answer = said(capsys, str(file), "--route", dialect.route, "--capacity-blocks", "1000", "--usage", "0.72")
+    assert (answer["route"], answer["decision"]) == (dialect.route, "degrade")
+    assert answer["changes"] == [f"{dialect.cap}=160->80"]
 
 
 def test_a_refusal_says_status_reason_and_when_to_come_back(capsys: pytest.CaptureFixture[str], body: str) -> None:

@@ -58,6 +58,7 @@ class _LargeFields(msgspec.Struct):
     instances: msgspec.Raw = msgspec.Raw()
     system: msgspec.Raw = msgspec.Raw()
     instructions: msgspec.Raw = msgspec.Raw()
+    previous_input_messages: msgspec.Raw = msgspec.Raw()
     query: msgspec.Raw = msgspec.Raw()
     items: msgspec.Raw = msgspec.Raw()
     tools: msgspec.Raw = msgspec.Raw()
@@ -66,6 +67,8 @@ class _LargeFields(msgspec.Struct):
     logit_bias: msgspec.Raw = msgspec.Raw()
     response_format: msgspec.Raw = msgspec.Raw()
     structured_outputs: msgspec.Raw = msgspec.Raw()
+    output_config: msgspec.Raw = msgspec.Raw()
+    text: msgspec.Raw = msgspec.Raw()
 
 
 _large_decoder = msgspec.json.Decoder(_LargeFields)

@@ -49,7 +49,8 @@ class InferenceRequest:
     sequences, `route` the label of the route it came by, `model` the name if it is one as text.
 
     `params` are the fields that say how to generate: those of the body, or those of its member `inside`. A stream that
-    `hides_usage` tells no token counts, though it would if it were asked to.
+    `hides_usage` tells no token counts, though it would if it were asked to. One that `runs_tools` may make the engine
+    generate several times within the call, of which its usage is the sum.
     """
 
     body: bytes
@@ -69,6 +70,7 @@ class InferenceRequest:
     special_tokens: bool = True
     stops: bool = False
     hides_usage: bool = False
+    runs_tools: bool = False
     route: str = ""
     model: str | None = None
 
@@ -76,6 +78,11 @@ class InferenceRequest:
     def model_field(self) -> Fields:
         """The `model` field as the client sent it, or nothing."""
         return {"model": self.fields["model"]} if "model" in self.fields else {}
+
+    @property
+    def names_whole_prompt(self) -> bool:
+        """Whether the prompt here is all that the usage of its answer will be of."""
+        return not self.runs_tools and not isinstance(self.prompt, OpenEndedPrompt)
 
     @property
     def special_tokens_field(self) -> Fields:

@@ -2,9 +2,20 @@
 
 from typing import Final
 
-from kvguard.protocols import openai_chat, openai_completions
+from kvguard.protocols import anthropic_messages, invocations, openai_chat, openai_completions, openai_responses
+from kvguard.protocols.error_format import ErrorFormat
+from kvguard.protocols.openai_errors import OPENAI_ERRORS
 
-GENERATING: Final = {route.path: route for route in (openai_completions.ROUTE, openai_chat.ROUTE)}
+GENERATING: Final = {
+    route.path: route
+    for route in (
+        openai_completions.ROUTE,
+        openai_chat.ROUTE,
+        openai_responses.ROUTE,
+        anthropic_messages.ROUTE,
+        invocations.ROUTE,
+    )
+}
 
 # They take no KV and pass whatever the tier: path and the one method there is.
 READS: Final = {
@@ -18,3 +29,11 @@ READS: Final = {
     "/v1/messages/render": "POST",
     "/v1/responses/render": "POST",
 }
+
+
+def errors_at(path: str) -> ErrorFormat:
+    """How errors look there: as the route's, which those below it share; OpenAI's way anywhere else."""
+    if path in GENERATING:
+        return GENERATING[path].errors
+    above = [route.errors for route in GENERATING.values() if path.startswith(f"{route.path}/")]
+    return above[0] if above else OPENAI_ERRORS

@@ -10,13 +10,13 @@ from dataclasses import replace
 from kvguard.admission.reasons import RejectReason
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
-from kvguard.protocols.openai_errors import OPENAI_ERRORS, error_body
-from kvguard.protocols.routes import GENERATING, READS
+from kvguard.protocols.error_format import ErrorFormat
+from kvguard.protocols.routes import GENERATING, READS, errors_at
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
 from kvguard.proxy.headers import to_upstream
 from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
-from kvguard.proxy.refusal import render
+from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay
 from kvguard.proxy.upstream import Upstream, UpstreamRequest
 from kvguard.telemetry.reporter import Reporter
@@ -48,8 +48,9 @@ class TrafficApp:
             return
         patience = self.policy.patience
         exchange = Exchange(scope, receive, send, received_at=self._clock.now(), patience=patience)
+        path = scope["raw_path"].decode("latin-1")
         try:
-            await self._dispatch(exchange, scope["method"], scope["raw_path"].decode("latin-1"))
+            await self._dispatch(exchange, scope["method"], path)
         except ClientGone:
             return
         except AnswerCut:
@@ -63,15 +64,16 @@ class TrafficApp:
         except Exception as error:  # noqa: BLE001  a fault of ours must not show its insides, nor end anything else
             self._reporter.fault(exchange.request_id, error)
             if not exchange.started:
-                await exchange.respond(_plain_error(500, "internal_error", "kvguard failed on this request."))
+                answer = _plain_error(errors_at(path), 500, "internal_error", "kvguard failed on this request.")
+                await exchange.respond(answer)
 
     async def _dispatch(self, exchange: Exchange, method: str, path: str) -> None:
         generating = GENERATING.get(path)
         allowed = "POST" if generating else READS.get(path)
         if allowed is None:
-            await exchange.respond(_plain_error(404, "not_found", "There is no such route."))
+            await exchange.respond(_plain_error(errors_at(path), 404, "not_found", "There is no such route."))
         elif method != allowed:
-            answer = _plain_error(405, "method_not_allowed", f"This route takes {allowed}.")
+            answer = _plain_error(errors_at(path), 405, "method_not_allowed", f"This route takes {allowed}.")
             await exchange.respond(replace(answer, headers=[*answer.headers, (b"allow", allowed.encode())]))
         elif generating:
             await self._pipeline.serve(exchange, generating)
@@ -83,11 +85,11 @@ class TrafficApp:
         try:
             body = await exchange.read_body(self.policy.max_body_bytes)
         except BodyTooLarge:
-            reason, text = RejectReason.BODY_TOO_LARGE, "The request body is too large."
-            await exchange.respond(self._refused(reason, text, None))
+            limit, tier = self.policy.max_body_bytes, self._controller.tier
+            await exchange.respond(self._rendered(path, body_too_large(limit, tier)))
             return
         except InvalidRequest as error:
-            await exchange.respond(self._refused(RejectReason.INVALID_REQUEST, f"Invalid request: {error}.", None))
+            await exchange.respond(self._rendered(path, invalid_request(error, self._controller.tier)))
             return
         async with exchange.watch():
             failure = await self._pass(exchange, method, path, body)
@@ -116,16 +118,19 @@ class TrafficApp:
             finally:
                 answer.abort()
         except UpstreamPoolExhausted:
-            return self._refused(RejectReason.QUEUE_TIMEOUT, MESSAGES[RejectReason.QUEUE_TIMEOUT], wait)
+            return self._refused(path, RejectReason.QUEUE_TIMEOUT, wait)
         except UpstreamError:
-            return self._refused(RejectReason.BACKEND_UNREACHABLE, MESSAGES[RejectReason.BACKEND_UNREACHABLE], wait)
+            return self._refused(path, RejectReason.BACKEND_UNREACHABLE, wait)
         return None
 
-    def _refused(self, reason: RejectReason, message: str, wait: float | None) -> WholeAnswer:
-        refusal = Refusal(reason=reason, tier=self._controller.tier, message=message, retry_after_seconds=wait)
-        return render(refusal, self.policy.statuses, OPENAI_ERRORS)
+    def _refused(self, path: str, reason: RejectReason, wait: float) -> WholeAnswer:
+        tier, text = self._controller.tier, MESSAGES[reason]
+        return self._rendered(path, Refusal(reason=reason, tier=tier, message=text, retry_after_seconds=wait))
+
+    def _rendered(self, path: str, refusal: Refusal) -> WholeAnswer:
+        return render(refusal, self.policy.statuses, errors_at(path))
 
 
-def _plain_error(status: int, code: str, message: str) -> WholeAnswer:
-    body = error_body(message, code=code, kind="invalid_request_error" if status < 500 else "server_error")
+def _plain_error(errors: ErrorFormat, status: int, code: str, message: str) -> WholeAnswer:
+    body = errors.body(message, code=code, kind="invalid_request_error" if status < 500 else "server_error")
     return WholeAnswer(status, [(b"content-type", b"application/json")], body)

@@ -39,7 +39,7 @@ from kvguard.tokenization.counter import PromptCounter
 
 Json = dict[str, object]
 
-CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
+CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 _JSON: Headers = [(b"content-type", b"application/json")]
 
 
@@ -81,11 +81,18 @@ class Explainer:
         return {**said, **explaining.whole(), "notes": notes}
 
     def _route(self, path: str | None, body: bytes) -> Route:
-        if path is None:
-            path = CHAT_PATH if is_set(read_fields(body), "messages") else COMPLETIONS_PATH
+        path = _path_of(body) if path is None else path
         if path not in self._routes:
             raise UnknownRoute(f"There is no generating route of that path; there are {', '.join(self._routes)}.")
         return self._routes[path]
+
+
+def _path_of(body: bytes) -> str:
+    """The likeliest route of a body: what has messages may be for others as well."""
+    fields = read_fields(body)
+    if is_set(fields, "messages"):
+        return CHAT_PATH
+    return RESPONSES_PATH if is_set(fields, "input") else COMPLETIONS_PATH
 
 
 class ExplainPort:

@@ -204,7 +204,7 @@ class Pipeline:
             end, detail = (End.UPSTREAM_ERROR, relayed.broken) if relayed.broken else (End.COMPLETE, "")
             if end is End.COMPLETE and relayed.status == OK:
                 self._learn(work, relayed)
-            if end is End.COMPLETE and relayed.usage is not None:
+            if end is End.COMPLETE and relayed.usage is not None and not work.request.runs_tools:
                 tokens = relayed.usage.completion_tokens
                 self._controller.settle(work.admission, completion_tokens=tokens, now=self._clock.now())
             return None
@@ -222,6 +222,8 @@ class Pipeline:
     def _learn(self, work: "_Work", relayed: Relayed) -> None:
         """Teach tokens per byte, by an answered request only: names of models nobody serves are not remembered."""
         count = work.candidate.count
+        if work.request.runs_tools:
+            return
         if relayed.usage is not None:
             self._counter.learn(work.request, relayed.usage.prompt_tokens)
         elif not count.estimated:
@@ -359,7 +361,7 @@ class _Work:
             generated_tokens=usage.completion_tokens if usage else None,
             predicted_prompt_tokens=self.asked.prompt_tokens,
             count_source=self.candidate.count.source.value,
-            prompt_tokens=usage.prompt_tokens if usage else None,
+            prompt_tokens=usage.prompt_tokens if usage and self.request.names_whole_prompt else None,
             detail=detail,
         )
 

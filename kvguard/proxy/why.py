@@ -19,7 +19,7 @@ _TRAITS = {
     Trait.OPTED_OUT: "the client opted out (x-kvguard-degrade: none)",
     Trait.TOOLS: "it has tools (degrade.trim_tools is off)",
     Trait.STRUCTURED_OUTPUT: "it asks for structured output (degrade.trim_structured_output is off)",
-    Trait.REASONING: "its model reasons before it answers (degrade.reasoning_models)",
+    Trait.REASONING: "it reasons before it answers (degrade.reasoning_models, or `thinking`)",
 }
 
 

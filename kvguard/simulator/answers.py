@@ -83,8 +83,20 @@ class Head:
         return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
 
 
-class Answer:
+class AnyAnswer(Protocol):
     """One call's answer as its tokens arrive: feed every token to `chunks` (a stream) or to `add` (a plain answer)."""
+
+    def chunks(self, choice: int, token: SimToken) -> Iterator[bytes]: ...
+
+    def closing(self) -> Iterator[bytes]: ...
+
+    def add(self, choice: int, token: SimToken) -> None: ...
+
+    def whole(self) -> Json: ...
+
+
+class Answer:
+    """The answer in choices, as chat and completions have it."""
 
     def __init__(self, shape: Shape, head: Head, call: Call) -> None:
         self._shape = shape
@@ -100,7 +112,7 @@ class Answer:
         if not any(self._produced):
             yield from self._opening()
         self._count(choice, token)
-        body = self._chunk_fields(self._shape.chunk_choice(choice, _text(choice, token), token.finish_reason))
+        body = self._chunk_fields(self._shape.chunk_choice(choice, text_of(choice, token), token.finish_reason))
         if self._call.continuous_usage:
             body["usage"] = self._usage_of(choice)
         if not self._open_choices and not self._call.include_usage:
@@ -115,7 +127,7 @@ class Answer:
 
     def add(self, choice: int, token: SimToken) -> None:
         self._count(choice, token)
-        self._texts[choice].append(_text(choice, token))
+        self._texts[choice].append(text_of(choice, token))
         self._reasons[choice] = token.finish_reason
 
     def whole(self) -> Json:
@@ -164,7 +176,7 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> Json:
     }
 
 
-def _text(choice: int, token: SimToken) -> str:
+def text_of(choice: int, token: SimToken) -> str:
     """The token that ends a sequence by itself is the end mark: counted, but without text."""
     return "" if token.finish_reason is FinishReason.STOP else output_word(token.position, choice)
 

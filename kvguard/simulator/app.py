@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
@@ -18,16 +19,26 @@ from starlette.types import Message, Receive, Scope, Send
 
 from kvguard.clock import Clock
 from kvguard.simulator import exposition
-from kvguard.simulator.answers import Answer, ChatShape, CompletionShape, Head, Shape
+from kvguard.simulator.answers import Answer, AnyAnswer, ChatShape, CompletionShape, Head, Shape
 from kvguard.simulator.config import SimConfig
 from kvguard.simulator.driver import EngineBusyError, EngineDriver, RequestStream
-from kvguard.simulator.wire import ApiError, Call, chat_call, completion_call, tokenize_answer
+from kvguard.simulator.events import MessagesAnswer, ResponsesAnswer
+from kvguard.simulator.wire import (
+    ApiError,
+    Call,
+    chat_call,
+    completion_call,
+    messages_call,
+    responses_call,
+    tokenize_answer,
+)
 
 VERSION = "0.32.0+kvguard.simulator"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
 Parse = Callable[[bytes, SimConfig], Call]
+Answering = Callable[[Head, Call], AnyAnswer]
 
 
 class ClientLeftError(Exception):
@@ -51,23 +62,43 @@ def create_app(config: SimConfig, clock: Clock) -> FastAPI:
     return app
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Face:
+    """One generating route: how it reads, answers and refuses."""
+
+    path: str
+    parse: Parse
+    id_prefix: str
+    answer: Answering
+    enveloped: bool = False
+
+
+def _in_choices(path: str, parse: Parse, shape: Shape) -> Face:
+    return Face(path=path, parse=parse, id_prefix=shape.id_prefix, answer=lambda head, call: Answer(shape, head, call))
+
+
+FACES = (
+    _in_choices("/v1/completions", completion_call, CompletionShape()),
+    _in_choices("/v1/chat/completions", chat_call, ChatShape()),
+    Face(path="/v1/messages", parse=messages_call, id_prefix="chatcmpl-", answer=MessagesAnswer, enveloped=True),
+    Face(path="/v1/responses", parse=responses_call, id_prefix="resp_", answer=ResponsesAnswer),
+)
+
+
 def _generation_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list[Route]:
     numbers = itertools.count()
 
-    def route(path: str, parse: Parse, shape: Shape) -> Route:
+    def route(face: Face) -> Route:
         def head(headers: Headers) -> Head:
             name = headers.get("x-request-id") or f"{next(numbers):016x}"
-            return Head(answer_id=shape.id_prefix + name, created=int(clock.wall()), model=config.model)
+            return Head(answer_id=face.id_prefix + name, created=int(clock.wall()), model=config.model)
 
         def call(body: bytes) -> Call:
-            return parse(body, config)
+            return face.parse(body, config)
 
-        return Route(path, Generation(driver, shape, call, head), methods=["POST"])
+        return Route(face.path, Generation(driver, face, call, head), methods=["POST"])
 
-    return [
-        route("/v1/completions", completion_call, CompletionShape()),
-        route("/v1/chat/completions", chat_call, ChatShape()),
-    ]
+    return [route(face) for face in FACES]
 
 
 def _plain_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list[Route]:
@@ -105,10 +136,10 @@ class Generation:
     """The ASGI endpoint of one generating route."""
 
     def __init__(
-        self, driver: EngineDriver, shape: Shape, call: Callable[[bytes], Call], head: Callable[[Headers], Head]
+        self, driver: EngineDriver, face: Face, call: Callable[[bytes], Call], head: Callable[[Headers], Head]
     ) -> None:
         self._driver = driver
-        self._shape = shape
+        self._face = face
         self._call = call
         self._head = head
 
@@ -118,12 +149,12 @@ class Generation:
             call = self._call(await read_body(headers, receive))
             stream = self._submit(call)
         except ApiError as error:
-            await _error_response(error)(scope, receive, send)
+            await _error_response(error, enveloped=self._face.enveloped)(scope, receive, send)
             return
         except ClientLeftError:
             return
         try:
-            answer = Answer(self._shape, self._head(headers), call)
+            answer = self._face.answer(self._head(headers), call)
             sending = _send_stream if call.stream else _send_whole
             await until_disconnect(receive, sending(stream, answer, send))
         finally:
@@ -169,7 +200,7 @@ async def _cancel_on_disconnect(receive: Receive, pump: "asyncio.Task[None]") ->
     pump.cancel()
 
 
-async def _send_stream(stream: RequestStream, answer: Answer, send: Send) -> None:
+async def _send_stream(stream: RequestStream, answer: AnyAnswer, send: Send) -> None:
     """Status and headers go out before the engine takes the request, so a queued call already has its 200."""
     await send(_start(200, EVENT_STREAM))
     async for choice, token in stream.tokens():
@@ -180,7 +211,7 @@ async def _send_stream(stream: RequestStream, answer: Answer, send: Send) -> Non
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_whole(stream: RequestStream, answer: Answer, send: Send) -> None:
+async def _send_whole(stream: RequestStream, answer: AnyAnswer, send: Send) -> None:
     async for choice, token in stream.tokens():
         answer.add(choice, token)
     body = JSONResponse(answer.whole()).body
@@ -195,8 +226,8 @@ def _start(status: int, content_type: bytes, content_length: int | None = None) 
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-def _error_response(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body, status_code=error.status)
+def _error_response(error: ApiError, *, enveloped: bool = False) -> JSONResponse:
+    return JSONResponse(error.envelope if enveloped else error.body, status_code=error.status)
 
 
 def _model_card(config: SimConfig, created: int) -> dict[str, object]:

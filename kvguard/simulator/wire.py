@@ -4,12 +4,16 @@ pydantic's lax mode is what vLLM validates with, so "5" and 5.0 are numbers, 5.5
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from kvguard.errors import InvalidRequest
+from kvguard.protocols import anthropic_prompt, responses_prompt
+from kvguard.protocols.fields import Fields, read_fields, write_fields
+from kvguard.protocols.prompts import ChatPrompt, Prompt, TokenPrompts
 from kvguard.simulator.config import SimConfig
 from kvguard.simulator.engine import SequenceRequest
 from kvguard.simulator.text import ChatMessage, chat_token_ids, compact_json, token_ids
@@ -32,6 +36,14 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+    @property
+    def envelope(self) -> dict[str, object]:
+        """The body on Anthropic's routes, where only errors of the schema keep the OpenAI shape."""
+        error = self.body["error"]
+        if error["type"] == "Bad Request":
+            return dict(self.body)
+        return {"type": "error", "error": {"type": error["type"], "message": error["message"]}}
 
 
 class StreamOptions(BaseModel):
@@ -75,6 +87,19 @@ class ChatBody(GenerationBody):
     add_special_tokens: bool = False
 
 
+class MessagesBody(BaseModel):
+    model: str | None = None
+    max_tokens: Annotated[int, Field(gt=0)]
+    stream: bool | None = None
+
+
+class ResponsesBody(BaseModel):
+    model: str | None = None
+    max_output_tokens: int | None = None
+    stream: bool | None = None
+    ignore_eos: bool = False
+
+
 class TokenizeBody(BaseModel):
     model: str | None = None
     prompt: str | None = None
@@ -113,6 +138,35 @@ def chat_call(raw: bytes, config: SimConfig) -> Call:
     _check_model(body.model, config)
     cap = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     return _call(body, [len(_chat_ids(body, body.messages))], cap, config)
+
+
+def messages_call(raw: bytes, config: SimConfig) -> Call:
+    body = _parse(raw, MessagesBody)
+    shared = GenerationBody(model=body.model, stream=body.stream)
+    return _conversation_call(raw, anthropic_prompt.prompt_of, shared, body.max_tokens, config)
+
+
+def responses_call(raw: bytes, config: SimConfig) -> Call:
+    body = _parse(raw, ResponsesBody)
+    shared = GenerationBody(model=body.model, stream=body.stream, ignore_eos=body.ignore_eos)
+    return _conversation_call(raw, responses_prompt.prompt_of, shared, body.max_output_tokens, config)
+
+
+def _conversation_call(
+    raw: bytes, prompt_of: Callable[[Fields], Prompt], body: GenerationBody, cap: int | None, config: SimConfig
+) -> Call:
+    """A call of which kvguard's own reader makes a chat; against this engine it is not put to the test."""
+    _check_model(body.model, config)
+    try:
+        prompt = prompt_of(read_fields(raw))
+    except InvalidRequest as error:
+        raise ApiError(error.message, kind="Bad Request", param=error.param) from error
+    if isinstance(prompt, ChatPrompt):
+        chat = _parse(write_fields(prompt.fields), TokenizeBody)
+        return _call(body, [len(_chat_ids(chat, chat.messages or []))], cap, config)
+    if isinstance(prompt, TokenPrompts):
+        return _call(body, prompt.lengths, cap, config)
+    raise ApiError("No earlier responses are kept.", kind="NotFoundError", param="previous_response_id", status=404)
 
 
 def tokenize_answer(raw: bytes, config: SimConfig) -> dict[str, object]:

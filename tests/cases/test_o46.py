@@ -3,13 +3,14 @@
 import pytest
 
 from kvguard.proxy.app import GENERATING
+from tests.kit.dialects import INVOCATIONS, MESSAGES, RESPONSES
 from tests.kit.guard import CHAT, COMPLETIONS, guarding
 from tests.kit.raw import raw_client
 from tests.kit.stub import Stub, exposition, running_stub
 
 pytestmark = pytest.mark.anyio
 
-CONTROL = ("/sleep", "/collective_rpc", "/reset_prefix_cache", "/v1/load_lora_adapter", "/invocations", "/pause")
+CONTROL = ("/sleep", "/collective_rpc", "/reset_prefix_cache", "/v1/load_lora_adapter", "/pause")
 DISGUISED = (
     "//sleep",
     "/v1/../sleep",
@@ -42,7 +43,15 @@ async def test_a_control_route_is_not_there() -> None:
 async def test_a_generating_route_has_one_spelling() -> None:
     """Another spelling of a generating route is 404, so that none gets around admission."""
     async with running_stub() as stub, guarding(stub) as guard, raw_client(guard.service.port) as client:
-        for target in ("//v1/completions", "/v1/%63ompletions", "/v1/../v1/completions", "/v1/completions/"):
+        disguised = ("//v1/completions", "/v1/%63ompletions", "/v1/../v1/completions", "/v1/completions/")
+        for target in (
+            *disguised,
+            "/v1/messages/",
+            "/v1/Messages",
+            "/v1//responses",
+            "/invocations/",
+            "/./invocations",
+        ):
             await client.request(target, {"prompt": [1]})
             assert (await client.answer()).status == 404, target
             assert not stub.hits, target
@@ -52,7 +61,7 @@ async def test_every_generating_route_goes_through_admission() -> None:
     """At 0.97 each generating route is 503 and nothing reaches the engine."""
     stub = Stub(page=exposition(0.97))
     async with running_stub(stub), guarding(stub) as guard, raw_client(guard.service.port) as client:
-        for route in sorted({COMPLETIONS, CHAT} | GENERATING.keys()):
+        for route in sorted({COMPLETIONS, CHAT, MESSAGES, RESPONSES, INVOCATIONS} | GENERATING.keys()):
             for target in (route, f"{route}?stream=true", f"http://kvguard{route}"):
                 await client.request(target, {"prompt": [1], "messages": []})
                 answer = await client.answer()

@@ -31,6 +31,7 @@ from kvguard.proxy.governance import Governance
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.identity import IdentityPolicy
 from tests.admission.build import demand, demands
+from tests.kit.dialects import DIALECTS, RESPONSES
 from tests.kit.explaining import (
     COUNTER,
     DEGRADE,
@@ -198,8 +199,12 @@ def test_without_a_capacity_there_are_tokens_but_no_blocks() -> None:
 
 
 def test_the_route_is_guessed_from_the_body_or_named() -> None:
-    """Messages make a chat; a path that generates nothing is refused."""
+    """Messages make a chat and input a response; a path that generates nothing is refused."""
     explainer, _ = explainer_of(backend_at("b", 0.1))
+    assert explained(explainer, {"input": "x"})["route"] == RESPONSES
+    for dialect in DIALECTS:
+        said = explained(explainer, dialect.body(), path=dialect.route)
+        assert (said["route"], said["decision"]) == (dialect.route, "admit")
     assert explained(explainer, {"messages": []})["route"] == CHAT
     assert explained(explainer, SMALL)["route"] == COMPLETIONS
     with pytest.raises(InvalidRequest):

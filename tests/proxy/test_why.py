@@ -125,7 +125,7 @@ def test_a_tier_looks_at_the_largest_of_its_signals() -> None:
             False,
             "it asks for structured output (degrade.trim_structured_output is off)",
         ),
-        ({"model": "thinker"}, False, "its model reasons before it answers (degrade.reasoning_models)"),
+        ({"model": "thinker"}, False, "it reasons before it answers (degrade.reasoning_models, or `thinking`)"),
         ({}, True, "the client opted out (x-kvguard-degrade: none)"),
         ({"max_tokens": 50}, False, "it is 50, no more than the least it could be given"),
     ],
