@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test lint format docs test-vllm bench-tokenize bench-decision bench-overload clean
+.PHONY: run test lint format docs test-vllm bench-tokenize bench-decision bench-simulated bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -40,6 +40,10 @@ bench-tokenize: $(VENV)/.dev
 
 bench-decision: $(VENV)/.dev
 	$(BIN)/python -m bench.decision.run $(ARGS)
+
+bench-simulated: $(VENV)/.dev
+	$(BIN)/pip install --quiet --group bench
+	$(BIN)/python -m bench.simulated.run $(ARGS)
 
 bench-overload: $(VENV)/.dev
 	tests/vllm/install.sh
