@@ -2,9 +2,19 @@
 
 from typing import Final
 
-from kvguard.protocols import openai_chat, openai_completions
+from kvguard.protocols import chat_batch, generate, openai_chat, openai_completions, pooling, scoring
 
-GENERATING: Final = {route.path: route for route in (openai_completions.ROUTE, openai_chat.ROUTE)}
+GENERATING: Final = {
+    route.path: route
+    for route in (
+        openai_completions.ROUTE,
+        openai_chat.ROUTE,
+        chat_batch.ROUTE,
+        generate.ROUTE,
+        scoring.ROUTE,
+        *pooling.ROUTES,
+    )
+}
 
 # They take no KV and pass whatever the tier: path and the one method there is.
 READS: Final = {
