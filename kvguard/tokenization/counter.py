@@ -30,6 +30,7 @@ from kvguard.tokenization.media import MediaAllowance
 from kvguard.tokenization.media_families import NO_TOKENS, MediaTokens
 
 MAX_QUESTIONS = 64  # to an engine about one request
+MAX_RENDERED = 256  # conversations of one request that are rendered while it waits
 
 
 class CountSource(enum.Enum):
@@ -125,10 +126,12 @@ class ExactCounter:
     prompt_limit_bytes: int
 
     def answers_soon(self, prompts: Sequence[TextPrompts | ChatPrompt]) -> bool:
-        """Whether that is soon enough. An engine is asked about each, so that is about MAX_QUESTIONS at most."""
-        if self.counter.source is CountSource.ENGINE and _questions(prompts) > MAX_QUESTIONS:
-            return False
-        return sum(map(prompt_bytes, prompts)) <= self.prompt_limit_bytes
+        """Whether that is soon enough. An engine is asked about each text, our own counter about all."""
+        if self.counter.source is CountSource.ENGINE:
+            soon = _questions(prompts) <= MAX_QUESTIONS
+        else:
+            soon = len(prompts) <= MAX_RENDERED
+        return soon and sum(map(prompt_bytes, prompts)) <= self.prompt_limit_bytes
 
 
 # The exact counters for a model by its names, in the order they are asked.

@@ -84,7 +84,7 @@ async def whole(client: RawClient) -> bytes:
 
 @pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
 async def test_comments_bridge_a_long_prefill(route: str) -> None:
-    """With an interval of 1 s and a first event after 3.5 s there are three, and the events are exactly the backend's."""
+    """With an interval of 1 s and a first event after 3.5 s there are three, and the events are the backend's own."""
     async with streaming(route=route) as silent:
         for _ in range(3):
             await silent.guard.advance(1.0)

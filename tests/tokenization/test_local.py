@@ -103,6 +103,18 @@ async def test_a_prompt_waits_only_for_prompts_of_its_size(size: int, thread: st
     counter.close()
 
 
+async def test_many_small_conversations_are_one_piece_of_work(directory: Path) -> None:
+    """They are counted in a thread like one of their size, each as it would be alone."""
+    counter = load_local_counter(directory)
+    chats = tuple(chat(messages=[{"role": "user", "content": "a" * size}]) for size in range(1, 60))
+    alone = [(await counter.count_chats((one,), {}))[0] for one in chats]
+    together = asyncio.ensure_future(counter.count_chats(chats, {}))
+    await asyncio.sleep(0)  # noqa: TID251  one turn of the loop
+    assert not together.done()
+    assert await together == tuple(alone)
+    assert await counter.count_chats((), {}) == ()
+
+
 async def test_small_prompts_pass_a_giant_one(directory: Path) -> None:
     """A text that takes long does not hold up the ones that come after it."""
     counter = load_local_counter(directory)

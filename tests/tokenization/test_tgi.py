@@ -29,8 +29,11 @@ async def test_text_and_conversations_are_asked_at_their_own_routes() -> None:
     assert await counter.count_text(texts, {}) == tuple(range(1, 20))
     chat = {"messages": msgspec.Raw(b'[{"role": "user", "content": "hi"}]')}
     assert await counter.count_chats((chat,), {"model": msgspec.Raw(b'"tgi"')}) == (4,)
+    assert await counter.count_chats((chat,) * 20, {}) == (4,) * 20
     assert asked[0] == ("/tokenize", {"inputs": "x"})
-    assert asked[-1] == ("/chat_tokenize", {"model": "tgi", "messages": [{"role": "user", "content": "hi"}]})
+    messages = [{"role": "user", "content": "hi"}]
+    assert asked[19] == ("/chat_tokenize", {"model": "tgi", "messages": messages})
+    assert asked[20:] == [("/chat_tokenize", {"messages": messages})] * 20
     assert counter.source is CountSource.ENGINE
 
 
