@@ -79,9 +79,10 @@ class TokenSettings(Section):
     media: tuple[MediaSettings, ...] = ()
     """Tokens of pictures, recordings and files; the first entry whose `models` matches counts."""
     exact_max_bytes: PositiveInt = 128 * 1024
-    """Prompts above this are admitted by what was learned; the local tokenizer counts them meanwhile."""
+    """A request whose prompts are above this together is admitted by what was learned, and so is one of more than 256
+    conversations; the local tokenizer counts them meanwhile."""
     engine_max_bytes: PositiveInt = 64 * 1024
-    """Prompts above this are not sent to the engine's `/tokenize`."""
+    """A request whose prompts are above this together, or more than 64, does not have them sent to `/tokenize`."""
     engine_timeout_seconds: Seconds = 1.0
     """Longest wait for `/tokenize`."""
     bytes_per_token: Annotated[float, Field(ge=0.5, le=16)] = 4.0

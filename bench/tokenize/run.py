@@ -153,11 +153,11 @@ async def history(directory: Path, rng: random.Random, rounds: int) -> list[str]
                 {"role": "assistant", "content": text_of(rng, 1200)},
             ]
             chat = chat_of([*messages, {"role": "user", "content": text_of(rng, 300)}])
-            warm += await timed(lambda chat=chat, r=remembering: r.count_chat(chat, {}))
+            warm += await timed(lambda chat=chat, r=remembering: r.count_chats((chat,), {}))
             forgetful = load_local_counter(directory) if len(messages) % 20 == 0 else None
             if forgetful is not None:
                 await forgetful.count_text(("warm up",), {})
-                fresh += 10 * await timed(lambda chat=chat, f=forgetful: f.count_chat(chat, {}))
+                fresh += 10 * await timed(lambda chat=chat, f=forgetful: f.count_chats((chat,), {}))
                 forgetful.close()
         remembering.close()
     return [

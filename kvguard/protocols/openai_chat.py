@@ -72,11 +72,11 @@ def prompt_of(fields: Fields) -> ChatPrompt | TokenPrompts:
 def conversation(fields: Fields) -> ChatPrompt:
     """The conversation and whatever else the template may look at."""
     template = {name: fields[name] for name in TEMPLATE_FIELDS if name in fields}
-    template["messages"] = _with_reasoning(template["messages"])
+    template["messages"] = with_reasoning(template["messages"])
     return ChatPrompt(with_template_variables(template))
 
 
-def _with_reasoning(messages: msgspec.Raw) -> msgspec.Raw:
+def with_reasoning(messages: msgspec.Raw) -> msgspec.Raw:
     """The messages with the old name of `reasoning`, which chat renames and `/tokenize` does not, renamed."""
     if not _may_name_reasoning(messages):
         return messages

@@ -51,20 +51,29 @@ def prompt_of(fields: Fields) -> TextPrompts | TokenPrompts:
     """
     _refuse_embeds(fields)
     echo = read_bool(fields, "echo")
-    raw = fields.get("prompt", _NULL)
-    prompt: TextPrompts | TokenPrompts | None = _plain_ids(raw)
-    if prompt is None:
-        refuse_many_values(raw, "prompt")
-        _refuse_too_many(raw)
-        prompt = _prompt(built(raw, "prompt"))
+    prompt = text_or_ids(fields.get("prompt", _NULL), "prompt", most=MAX_PROMPTS)
     return _with_suffix(fields, prompt, echo=echo) if is_set(fields, "suffix") else prompt
 
 
-def _plain_ids(raw: msgspec.Raw) -> TokenPrompts | None:
+def text_or_ids(raw: msgspec.Raw, name: str, *, most: int, empty: bool = False) -> TextPrompts | TokenPrompts:
+    """The prompts in the field `name`: a string, which may be `empty`, token ids, or at most so many of either.
+
+    Raises InvalidRequest naming the field at fault.
+    """
+    plain = _plain_ids(raw, most)
+    if plain is not None:
+        return plain
+    refuse_many_values(raw, name)
+    _refuse_too_many(raw, name, most)
+    value = built(raw, name)
+    return TextPrompts(("",)) if empty and value == "" else _prompt(value, name)
+
+
+def _plain_ids(raw: msgspec.Raw, most: int) -> TokenPrompts | None:
     if not opens(raw, b"["):
         return None
     flat = flat_ids(bytes(raw))
-    lengths = id_lists(bytes(raw), most=MAX_PROMPTS) if flat is None else (flat,)
+    lengths = id_lists(bytes(raw), most=most) if flat is None else (flat,)
     return None if lengths is None else TokenPrompts(lengths)
 
 
@@ -75,23 +84,23 @@ def _refuse_embeds(fields: Fields) -> None:
         raise InvalidRequest("'prompt_embeds' cannot be counted", param="prompt_embeds")
 
 
-def _refuse_too_many(raw: msgspec.Raw) -> None:
+def _refuse_too_many(raw: msgspec.Raw, name: str, most: int) -> None:
     """Refuse a long list of prompts before building it."""
-    parts = entries(raw, "prompt")
-    if len(parts) > MAX_PROMPTS and bytes(parts[0])[:1] in (b"[", b'"'):
-        raise InvalidRequest(f"'prompt' has more than {MAX_PROMPTS} entries", param="prompt")
+    parts = entries(raw, name)
+    if len(parts) > most and bytes(parts[0])[:1] in (b"[", b'"'):
+        raise InvalidRequest(f"'{name}' has more than {most} entries", param=name)
 
 
-def _prompt(value: object) -> TextPrompts | TokenPrompts:
+def _prompt(value: object, name: str) -> TextPrompts | TokenPrompts:
     if isinstance(value, str) and value:
         return TextPrompts((value,))
     if isinstance(value, list) and value:
         # An empty string may be a prompt: the tokenizer may add a token of its own to it.
         is_ids = not isinstance(value[0], list) and not all(isinstance(one, str) for one in value)
-        prompt = ids_of(value, "prompt") if is_ids else prompts_of(value, "prompt")
+        prompt = ids_of(value, name) if is_ids else prompts_of(value, name)
         if isinstance(prompt, TextPrompts) or all(prompt.lengths):
             return prompt
-    raise InvalidRequest("'prompt' must be a non-empty string or list", param="prompt")
+    raise InvalidRequest(f"'{name}' must be a non-empty string or list", param=name)
 
 
 def prompts_of(values: list[object], name: str) -> TextPrompts | TokenPrompts:

@@ -15,9 +15,10 @@ class TextPrompts:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompts:
-    """Prompts that came as token ids; only their lengths matter."""
+    """Prompts that came as token ids; only their lengths matter. A single one may have `media` on top of its ids."""
 
     lengths: tuple[int, ...]
+    media: tuple[MediaPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,18 @@ class SharedPrompts:
 
 
 @dataclass(frozen=True, slots=True)
+class PairedPrompts:
+    """Each query with the document of its place, or one query with every document.
+
+    How many prompts that makes is the model's business: one of both, one of each, or one of them all, which then names
+    its query twice. Query and document of each pair and every query once more is never too low for any of them.
+    """
+
+    queries: PromptList
+    documents: PromptList
+
+
+@dataclass(frozen=True, slots=True)
 class OpenEndedPrompt:
     """A prompt that begins with history the engine keeps: at least `known`, at most the model's context."""
 
@@ -58,4 +71,4 @@ class OpenEndedPrompt:
 
 
 Single = TextPrompts | TokenPrompts | ChatPrompt
-Prompt = Single | PromptList | SharedPrompts | OpenEndedPrompt
+Prompt = Single | PromptList | SharedPrompts | PairedPrompts | OpenEndedPrompt

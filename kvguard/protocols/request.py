@@ -21,8 +21,9 @@ from kvguard.protocols.fields import (
     some_members,
     write_fields,
 )
-from kvguard.protocols.media import apart
-from kvguard.protocols.prompts import ChatPrompt, OpenEndedPrompt, Prompt, PromptList
+from kvguard.protocols.media import MAX_PARTS, apart
+from kvguard.protocols.prompt_lengths import cut, longest_prompt, with_slack
+from kvguard.protocols.prompts import ChatPrompt, OpenEndedPrompt, PairedPrompts, Prompt, PromptList
 
 MAX_COPIES = 16384  # vLLM's own limit on n
 
@@ -36,7 +37,7 @@ _NOTHING = msgspec.Raw(b"null")
 class CapRule:
     """Where a route keeps its output cap: field names, strongest first, and the engine's default without one.
 
-    `default_tokens` None means the rest of the context.
+    `default_tokens` None means the rest of the context. Without names there is nothing to say about it.
     """
 
     names: tuple[str, ...]
@@ -50,7 +51,8 @@ class InferenceRequest:
 
     `params` are the fields that say how to generate: those of the body, or those of its member `inside`. A stream that
     `hides_usage` tells no token counts, though it would if it were asked to. One that `runs_tools` may make the engine
-    generate several times within the call, of which its usage is the sum.
+    generate several times within the call, of which its usage is the sum. One that is `padded` has prompts as long as
+    the context; `around_tokens` are at most what the engine puts around each prompt.
     """
 
     body: bytes
@@ -71,6 +73,8 @@ class InferenceRequest:
     stops: bool = False
     hides_usage: bool = False
     runs_tools: bool = False
+    padded: bool = False
+    around_tokens: int = 0
     route: str = ""
     model: str | None = None
 
@@ -104,11 +108,14 @@ class InferenceRequest:
         left open. `slack` is by how many each count may be too low: headroom for blocks, which says nothing about the
         room for an answer. History that only the engine has may fill the whole context.
         """
-        if isinstance(self.prompt, OpenEndedPrompt):
-            slack, estimated = (context_tokens or 0,), True
-        counted = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in prompt_tokens)
-        roomy = _with_slack(prompt_tokens, slack, context_tokens) if slack else prompt_tokens
-        prompts = tuple(_truncated(tokens, self.truncate_to, context_tokens) for tokens in roomy)
+        open_ended = self.padded or isinstance(self.prompt, OpenEndedPrompt)
+        if open_ended:
+            slack = (context_tokens or 0,) * len(prompt_tokens)
+        elif self.around_tokens:
+            slack = tuple(more + self.around_tokens for more in slack or (0,) * len(prompt_tokens))
+        longest = longest_prompt(self.truncate_to, context_tokens, generates=self.caps.default_tokens != 0)
+        counted = cut(prompt_tokens, longest)
+        prompts = cut(with_slack(prompt_tokens, slack, context_tokens), longest) if slack else counted
         wanted = self.caps.default_tokens if self.requested_cap is None else self.requested_cap
         room = None if context_tokens is None else max(context_tokens - min(counted, default=0), 1)
         cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
@@ -124,7 +131,7 @@ class InferenceRequest:
             beams=self.beams,
             fixed_length=self.fixed_length or (cap is not None and self.min_tokens >= cap),
             streamed=self.stream and not self.beams,
-            estimated=estimated,
+            estimated=estimated or open_ended or self.around_tokens > 0,
             slack_tokens=sum(prompts) - sum(counted),
             traits=self.traits,
             population=Population(route=self.route, stops=self.stops),
@@ -173,9 +180,17 @@ def _with_media_apart(prompt: Prompt) -> Prompt:
     if isinstance(prompt, OpenEndedPrompt):
         return OpenEndedPrompt(ChatPrompt(*apart(prompt.known.fields)))
     if isinstance(prompt, PromptList):
-        parts = [ChatPrompt(*apart(p.fields)) if isinstance(p, ChatPrompt) else p for p in prompt.prompts]
-        return PromptList(tuple(parts))
+        return _list_with_media_apart(prompt)
+    if isinstance(prompt, PairedPrompts):
+        return PairedPrompts(_list_with_media_apart(prompt.queries), _list_with_media_apart(prompt.documents))
     return prompt
+
+
+def _list_with_media_apart(prompt: PromptList) -> PromptList:
+    parts = tuple(ChatPrompt(*apart(p.fields)) if isinstance(p, ChatPrompt) else p for p in prompt.prompts)
+    if sum(len(part.media) for part in parts if isinstance(part, ChatPrompt)) > MAX_PARTS:
+        raise InvalidRequest(f"the body has more than {MAX_PARTS} parts that are not text")
+    return PromptList(parts)
 
 
 def _requested_cap(fields: Fields, caps: CapRule) -> int | None:
@@ -231,19 +246,6 @@ class _Format(msgspec.Struct):
 _format = msgspec.json.Decoder(_Format)
 
 
-def _with_slack(counted: tuple[int, ...], slack: tuple[int, ...], context_tokens: int | None) -> Iterator[int]:
-    """Counts and what they may be too low by; a prompt longer than the context never runs, so none needs that room."""
-    for tokens, more in zip(counted, slack, strict=True):
-        yield tokens + more if context_tokens is None else max(tokens, min(tokens + more, context_tokens))
-
-
-def _truncated(tokens: int, truncate_to: int | None, context_tokens: int | None) -> int:
-    if truncate_to is None:
-        return tokens
-    limit = truncate_to if truncate_to >= 0 else (context_tokens or tokens + 1) - 1
-    return min(tokens, limit)
-
-
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """A body to forward and what was changed in it, e.g. `("max_tokens=1024->512", "n=4->1")`.
@@ -258,7 +260,7 @@ class Rewritten:
 
 def rewrite(request: InferenceRequest, degradation: Degradation, *, ask_usage: bool = False) -> Rewritten:
     """The request under `degradation`, and asking for the usage it hides; the client's own bytes if nothing changes."""
-    edits = [*_lower_caps(request, degradation.output_cap), *_cut_sequences(request, degradation.cut)]
+    edits = list(_edits(request, degradation))
     asks = ask_usage and request.hides_usage
     if not edits and not asks:
         return Rewritten(request.body, ())
@@ -285,6 +287,13 @@ class _Edit:
     def __str__(self) -> str:
         before = "unset" if self.before is None else msgspec.json.encode(self.before).decode()
         return f"{self.name}={before}->{msgspec.json.encode(self.after).decode()}"
+
+
+def _edits(request: InferenceRequest, degradation: Degradation) -> Iterator[_Edit]:
+    """Nothing on a route that lets nobody say how much to generate."""
+    if request.caps.names:
+        yield from _lower_caps(request, degradation.output_cap)
+        yield from _cut_sequences(request, degradation.cut)
 
 
 def _lower_caps(request: InferenceRequest, cap: int | None) -> Iterator[_Edit]:

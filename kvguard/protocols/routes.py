@@ -2,7 +2,17 @@
 
 from typing import Final
 
-from kvguard.protocols import anthropic_messages, invocations, openai_chat, openai_completions, openai_responses
+from kvguard.protocols import (
+    anthropic_messages,
+    chat_batch,
+    generate,
+    invocations,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    pooling,
+    scoring,
+)
 from kvguard.protocols.error_format import ErrorFormat
 from kvguard.protocols.openai_errors import OPENAI_ERRORS
 
@@ -14,6 +24,10 @@ GENERATING: Final = {
         openai_responses.ROUTE,
         anthropic_messages.ROUTE,
         invocations.ROUTE,
+        chat_batch.ROUTE,
+        generate.ROUTE,
+        scoring.ROUTE,
+        *pooling.ROUTES,
     )
 }
 

@@ -1,7 +1,7 @@
 """The traffic port: one raw ASGI callable with an explicit list of what may pass. Everything else is a 404.
 
 Paths are compared as they came on the wire, so no encoding of a control route can slip through, and what is forwarded
-is the listed path itself.
+is the listed path itself. An upgrade to a websocket, which could carry anything past admission, is refused on each.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from kvguard.admission.reasons import RejectReason
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
 from kvguard.protocols.error_format import ErrorFormat
+from kvguard.protocols.openai_errors import OPENAI_ERRORS
 from kvguard.protocols.routes import GENERATING, READS, errors_at
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
-from kvguard.proxy.headers import to_upstream
+from kvguard.proxy.headers import asks_for_websocket, to_upstream
 from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay
@@ -43,9 +44,6 @@ class TrafficApp:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
         patience = self.policy.patience
         exchange = Exchange(scope, receive, send, received_at=self._clock.now(), patience=patience)
         path = scope["raw_path"].decode("latin-1")
@@ -68,6 +66,11 @@ class TrafficApp:
                 await exchange.respond(answer)
 
     async def _dispatch(self, exchange: Exchange, method: str, path: str) -> None:
+        if asks_for_websocket(exchange.headers):
+            answer = _plain_error(OPENAI_ERRORS, 501, "websocket_unsupported", "kvguard takes no websockets.")
+            # Whatever follows on this connection may be no HTTP any more.
+            await exchange.respond(replace(answer, headers=[*answer.headers, (b"connection", b"close")]))
+            return
         generating = GENERATING.get(path)
         allowed = "POST" if generating else READS.get(path)
         if allowed is None:

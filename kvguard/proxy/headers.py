@@ -56,9 +56,19 @@ def to_client(headers: Iterable[tuple[bytes, bytes]], added: Headers) -> Headers
 
 def _passing(headers: Iterable[tuple[bytes, bytes]], dropped: Iterable[bytes]) -> Headers:
     lowered = [(name.lower(), value) for name, value in headers]
-    named = {token.strip().lower() for name, value in lowered if name == b"connection" for token in value.split(b",")}
-    gone = _HOP_BY_HOP | named | set(dropped)
+    gone = _HOP_BY_HOP | _tokens(lowered, b"connection") | set(dropped)
     return [(name, value) for name, value in lowered if name not in gone and not name.startswith(_OWN)]
+
+
+def asks_for_websocket(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request is to become a websocket."""
+    lowered = [(name.lower(), value) for name, value in headers]
+    return b"websocket" in _tokens(lowered, b"upgrade") and b"upgrade" in _tokens(lowered, b"connection")
+
+
+def _tokens(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> set[bytes]:
+    """What a header lists, over all lines of that name."""
+    return {token.strip().lower() for key, value in headers if key == name for token in value.split(b",")}
 
 
 def sane_request_id(value: bytes | None) -> str | None:

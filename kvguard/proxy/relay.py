@@ -133,15 +133,23 @@ class Relay:
         coming = asyncio.ensure_future(_or_end(blocks))
         try:
             while not coming.done():
-                silence = asyncio.ensure_future(self._clock.sleep(self._manner.heartbeat_seconds))
-                either: set[asyncio.Future[Any]] = {coming, silence}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                silence.cancel()
+                await self._silence(coming)
                 if not coming.done() and reader.at_boundary and (held_back is None or held_back.between_events):
                     await self._exchange.write(_HEARTBEAT)
             return coming.result()
         finally:
             coming.cancel()
+            # Where nobody waits for it any more, nobody is to hear how it ended either.
+            coming.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    async def _silence(self, coming: asyncio.Future[bytes | None]) -> None:
+        """Wait for the next block, but not much longer than a client should hear nothing."""
+        silence = asyncio.ensure_future(self._clock.sleep(self._manner.heartbeat_seconds))
+        try:
+            either: set[asyncio.Future[Any]] = {coming, silence}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            silence.cancel()
 
     def _broken_off(self, reader: StreamReader) -> bytes:
         """The last event of a stream that broke; a half event before it is ended first, so that it stands alone."""

@@ -225,6 +225,8 @@ class _Words:
 
     def _uncut(self) -> str:
         """Why the cap is not lowered, although the level says so."""
+        if self._demand.output_cap == 0:
+            return "nothing is generated"
         for trait, words in _TRAITS.items():
             if trait in self._demand.traits and (trait is Trait.OPTED_OUT or trait in self.policy.degrade.untrimmed):
                 return words

@@ -6,6 +6,8 @@ always answers. Every answer says who made it and how many more tokens there may
 
 import contextlib
 import enum
+import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +16,8 @@ from kvguard.protocols.fields import Fields
 from kvguard.protocols.prompts import (
     ChatPrompt,
     OpenEndedPrompt,
+    PairedPrompts,
+    Prompt,
     PromptList,
     SharedPrompts,
     Single,
@@ -24,6 +28,9 @@ from kvguard.protocols.request import InferenceRequest
 from kvguard.tokenization.learned import LearnedRatios, PromptKind
 from kvguard.tokenization.media import MediaAllowance
 from kvguard.tokenization.media_families import NO_TOKENS, MediaTokens
+
+MAX_QUESTIONS = 64  # to an engine about one request
+MAX_RENDERED = 256  # conversations of one request that are rendered while it waits
 
 
 class CountSource(enum.Enum):
@@ -47,6 +54,11 @@ class TokenCount:
     def total(self) -> int:
         """Tokens of all prompts, as the engine's usage sums them."""
         return sum(self.prompts)
+
+    @property
+    def upper(self) -> tuple[int, ...]:
+        """Tokens each prompt may have at most."""
+        return tuple(map(operator.add, self.prompts, self.slack)) if self.slack else self.prompts
 
     @property
     def estimated(self) -> bool:
@@ -78,6 +90,13 @@ def shared(query: TokenCount, items: TokenCount) -> TokenCount:
     return TokenCount(tuple(tokens + item for item in items.prompts), source, more if any(more) else ())
 
 
+def paired(queries: TokenCount, documents: TokenCount) -> TokenCount:
+    """The counts of prompts made of a query and a document: both of each pair, and every query as room once more."""
+    pairs = len(documents.prompts) // len(queries.prompts)
+    again = TokenCount((0,) * len(queries.prompts), queries.source, queries.upper)
+    return side_by_side([*(queries for _ in range(pairs)), documents, again])
+
+
 class CountFailed(Exception):
     """This counter cannot answer; the next may."""
 
@@ -94,17 +113,25 @@ class TokenCounter(Protocol):
         """
         ...
 
-    async def count_chat(self, chat: Fields, model: Fields) -> int:
-        """Tokens of the conversation once the chat template is applied."""
+    async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
+        """Tokens of each conversation once the chat template is applied."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactCounter:
-    """A counter and the largest prompt it is asked about while a request waits."""
+    """A counter and how large the prompts of a request may be, together, that it is asked about while that waits."""
 
     counter: TokenCounter
     prompt_limit_bytes: int
+
+    def answers_soon(self, prompts: Sequence[TextPrompts | ChatPrompt]) -> bool:
+        """Whether that is soon enough. An engine is asked about each text, our own counter about all."""
+        if self.counter.source is CountSource.ENGINE:
+            soon = _questions(prompts) <= MAX_QUESTIONS
+        else:
+            soon = len(prompts) <= MAX_RENDERED
+        return soon and sum(map(prompt_bytes, prompts)) <= self.prompt_limit_bytes
 
 
 # The exact counters for a model by its names, in the order they are asked.
@@ -136,36 +163,25 @@ class PromptCounter:
 
     async def count(self, request: InferenceRequest) -> TokenCount:
         """Tokens of every prompt of the request, soon; never fails."""
-        prompt = request.prompt
-        if isinstance(prompt, PromptList):
-            return side_by_side([await self._count(request, each) for each in prompt.prompts])
-        if isinstance(prompt, SharedPrompts):
-            return shared(await self._count(request, prompt.query), await self._count(request, prompt.items))
-        return await self._count(request, prompt.known if isinstance(prompt, OpenEndedPrompt) else prompt)
-
-    async def _count(self, request: InferenceRequest, prompt: Single) -> TokenCount:
-        if isinstance(prompt, TokenPrompts):
-            return TokenCount(prompt.lengths, CountSource.IDS)
-        media, size = self._media_of(prompt, request), prompt_bytes(prompt)
-        for exact in self._exact(self._names(request)):
-            if size <= exact.prompt_limit_bytes:
+        parts = _parts_of(request.prompt)
+        tokenised = [part for part in parts if not isinstance(part, TokenPrompts)]
+        for exact in self._exact(self._names(request)) if tokenised else ():
+            if exact.answers_soon(tokenised):
                 with contextlib.suppress(CountFailed):
-                    return (await self._ask(exact.counter, request, prompt)).with_media(media)
-        return self._guess(self._base(request), prompt).with_media(media)
+                    return await self._exactly(exact.counter, request, parts)
+        base = self._base(request)
+        return self._together(
+            request, [_ids(p) if isinstance(p, TokenPrompts) else self._guess(base, p) for p in parts]
+        )
 
     async def count_again(self, request: InferenceRequest) -> TokenCount | None:
-        """The exact count of a prompt too large to wait for, by a counter of our own; None when there is none.
-
-        Prompts that are put together of several stay as they were counted.
-        """
-        prompt = request.prompt
-        if not isinstance(prompt, TextPrompts | ChatPrompt):
-            return None
-        media, size = self._media_of(prompt, request), prompt_bytes(prompt)
-        for exact in self._exact(self._names(request)):
-            if exact.counter.source is CountSource.LOCAL and size > exact.prompt_limit_bytes:
+        """The exact count of prompts too large to wait for, by a counter of our own; None when there is none."""
+        parts = _parts_of(request.prompt)
+        tokenised = [part for part in parts if not isinstance(part, TokenPrompts)]
+        for exact in self._exact(self._names(request)) if tokenised else ():
+            if exact.counter.source is CountSource.LOCAL and not exact.answers_soon(tokenised):
                 with contextlib.suppress(CountFailed):
-                    return (await self._ask(exact.counter, request, prompt)).with_media(media)
+                    return await self._exactly(exact.counter, request, parts)
         return None
 
     def learn(self, request: InferenceRequest, prompt_tokens: int) -> None:
@@ -173,24 +189,48 @@ class PromptCounter:
         prompt = request.prompt
         if not isinstance(prompt, TextPrompts | ChatPrompt) or request.truncate_to is not None:
             return
+        if request.padded or request.around_tokens:
+            return
         if isinstance(prompt, TextPrompts) or not prompt.media:
             size = prompt_bytes(prompt)
             self._learned.observe(self._base(request), kind_of(prompt), size_bytes=size, tokens=prompt_tokens)
 
-    def _media_of(self, prompt: TextPrompts | ChatPrompt, request: InferenceRequest) -> MediaTokens:
+    async def _exactly(self, counter: TokenCounter, request: InferenceRequest, parts: Sequence[Single]) -> TokenCount:
+        """All texts are asked about at once, and so are all conversations."""
+        texts = tuple(text for part in parts if isinstance(part, TextPrompts) for text in part.texts)
+        chats = tuple(part.fields for part in parts if isinstance(part, ChatPrompt))
+        model = request.model_field
+        of_texts = iter(await counter.count_text(texts, model | request.special_tokens_field) if texts else ())
+        of_chats = iter(await counter.count_chats(chats, model) if chats else ())
+        counts = []
+        for part in parts:
+            if isinstance(part, TokenPrompts):
+                counts.append(_ids(part))
+            elif isinstance(part, TextPrompts):
+                counts.append(TokenCount(tuple(itertools.islice(of_texts, len(part.texts))), counter.source))
+            else:
+                counts.append(TokenCount((next(of_chats),), counter.source))
+        return self._together(request, counts)
+
+    def _together(self, request: InferenceRequest, counts: Sequence[TokenCount]) -> TokenCount:
+        """The counts of a request's parts as those of its prompts, with what is allowed for media."""
+        prompt = request.prompt
+        whole = [
+            count.with_media(self._media_of(part, request))
+            for part, count in zip(_parts_of(prompt), counts, strict=True)
+        ]
+        if isinstance(prompt, SharedPrompts):
+            return shared(*whole)
+        if isinstance(prompt, PairedPrompts):
+            queries = len(prompt.queries.prompts)
+            return paired(side_by_side(whole[:queries]), side_by_side(whole[queries:]))
+        return side_by_side(whole) if isinstance(prompt, PromptList) else whole[0]
+
+    def _media_of(self, prompt: Single, request: InferenceRequest) -> MediaTokens:
         """What the parts of a prompt that are not text come to."""
         if isinstance(prompt, TextPrompts) or not prompt.media:
             return NO_TOKENS
         return self._media.of(prompt.media, self._names(request))
-
-    async def _ask(
-        self, counter: TokenCounter, request: InferenceRequest, prompt: TextPrompts | ChatPrompt
-    ) -> TokenCount:
-        if isinstance(prompt, TextPrompts):
-            counts = await counter.count_text(prompt.texts, request.model_field | request.special_tokens_field)
-        else:
-            counts = (await counter.count_chat(prompt.fields, request.model_field),)
-        return TokenCount(counts, counter.source)
 
     def _names(self, request: InferenceRequest) -> Sequence[str]:
         return self._names_of(request.model or "")
@@ -206,11 +246,30 @@ class PromptCounter:
         )
 
 
+def _parts_of(prompt: Prompt) -> Sequence[Single]:
+    """What is counted one by one."""
+    if isinstance(prompt, PromptList):
+        return prompt.prompts
+    if isinstance(prompt, SharedPrompts):
+        return (prompt.query, prompt.items)
+    if isinstance(prompt, PairedPrompts):
+        return (*prompt.queries.prompts, *prompt.documents.prompts)
+    return (prompt.known if isinstance(prompt, OpenEndedPrompt) else prompt,)
+
+
+def _ids(prompt: TokenPrompts) -> TokenCount:
+    return TokenCount(prompt.lengths, CountSource.IDS)
+
+
+def _questions(prompts: Sequence[TextPrompts | ChatPrompt]) -> int:
+    return sum(len(prompt.texts) if isinstance(prompt, TextPrompts) else 1 for prompt in prompts)
+
+
 def prompt_bytes(prompt: TextPrompts | ChatPrompt) -> int:
     """Bytes of what is tokenised: the texts in UTF-8, or all fields the chat template may print."""
     if isinstance(prompt, TextPrompts):
         return sum(map(text_bytes, prompt.texts))
-    return sum(len(bytes(value)) for value in prompt.fields.values())
+    return sum(len(memoryview(value)) for value in prompt.fields.values())
 
 
 def text_bytes(text: str) -> int:

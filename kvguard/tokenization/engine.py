@@ -6,7 +6,7 @@ beyond that a count would come too late to be worth it.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -39,19 +39,19 @@ class EngineCounter:
 
     async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
         """Tokens of each text; at most MAX_PARALLEL questions are open at once."""
-        questions: list[Fields] = [{**model, "prompt": msgspec.Raw(msgspec.json.encode(text))} for text in texts]
+        return await self._ask_all([{**model, "prompt": msgspec.Raw(msgspec.json.encode(text))} for text in texts])
+
+    async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
+        """Tokens of each rendered conversation, asked about like texts."""
+        return await self._ask_all([{**model, **chat} for chat in chats])
+
+    async def _ask_all(self, questions: Sequence[Fields]) -> tuple[int, ...]:
         counts: list[int] = []
         with self._asking():
             async with asyncio.timeout(self._timeout_seconds):
                 for start in range(0, len(questions), MAX_PARALLEL):
                     counts += await asyncio.gather(*map(self._ask, questions[start : start + MAX_PARALLEL]))
         return tuple(counts)
-
-    async def count_chat(self, chat: Fields, model: Fields) -> int:
-        """Tokens of the rendered conversation."""
-        with self._asking():
-            async with asyncio.timeout(self._timeout_seconds):
-                return await self._ask({**model, **chat})
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:

@@ -63,10 +63,10 @@ class LocalCounter:
         special = bytes(model.get("add_special_tokens", b"true")) != b"false"
         return await self._run(sum(map(len, texts)), lambda: self._count(texts, special=special))
 
-    async def count_chat(self, chat: Fields, model: Fields) -> int:
-        """Tokens of the rendered conversation; the template writes its own special tokens."""
-        size = sum(len(bytes(raw)) for raw in chat.values())
-        return (await self._run(size, lambda: self._render_and_count(chat)))[0]
+    async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
+        """Tokens of each rendered conversation; the template writes its own special tokens."""
+        size = sum(len(memoryview(raw)) for chat in chats for raw in chat.values())
+        return await self._run(size, lambda: tuple(self._render_and_count(chat) for chat in chats))
 
     async def _run(self, size: int, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
         if size <= INLINE_CHARACTERS:
@@ -74,10 +74,11 @@ class LocalCounter:
         lane = self._short if size <= LONG_CHARACTERS else self._long
         return await lane.run(work)
 
-    def _render_and_count(self, chat: Fields) -> tuple[int, ...]:
+    def _render_and_count(self, chat: Fields) -> int:
         from kvguard.tokenization.rendering import special_tokens_asked
 
-        return self._count((self._templates.render(chat),), special=special_tokens_asked(chat))
+        [tokens] = self._count((self._templates.render(chat),), special=special_tokens_asked(chat))
+        return tokens
 
     def _count(self, texts: tuple[str, ...], *, special: bool) -> tuple[int, ...]:
         try:

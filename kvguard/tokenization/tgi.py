@@ -4,6 +4,7 @@ TGI adds special tokens to text; a conversation is rendered by its own template,
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -34,17 +35,19 @@ class TgiCounter:
 
     async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
         """Tokens of each text; at most MAX_PARALLEL questions are open at once."""
-        bodies = [msgspec.json.encode({"inputs": text}) for text in texts]
-        counts: list[int] = []
-        for start in range(0, len(bodies), MAX_PARALLEL):
-            asked = [self._ask("/tokenize", body) for body in bodies[start : start + MAX_PARALLEL]]
-            counts += [len(_decoded(_tokens, answer)) for answer in await asyncio.gather(*asked)]
-        return tuple(counts)
+        answers = await self._ask_all("/tokenize", [msgspec.json.encode({"inputs": text}) for text in texts])
+        return tuple(len(_decoded(_tokens, answer)) for answer in answers)
 
-    async def count_chat(self, chat: Fields, model: Fields) -> int:
-        """Tokens of the rendered conversation."""
-        answer = await self._ask("/chat_tokenize", write_fields({**model, **chat}))
-        return len(_decoded(self._chat_decoder, answer).tokenize_response)
+    async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
+        """Tokens of each rendered conversation, asked about like texts."""
+        answers = await self._ask_all("/chat_tokenize", [write_fields({**model, **chat}) for chat in chats])
+        return tuple(len(_decoded(self._chat_decoder, answer).tokenize_response) for answer in answers)
+
+    async def _ask_all(self, path: str, bodies: Sequence[bytes]) -> list[bytes]:
+        answers: list[bytes] = []
+        for start in range(0, len(bodies), MAX_PARALLEL):
+            answers += await asyncio.gather(*(self._ask(path, body) for body in bodies[start : start + MAX_PARALLEL]))
+        return answers
 
     async def _ask(self, path: str, body: bytes) -> bytes:
         try:

@@ -634,3 +634,54 @@ def test_a_proportional_trim_follows_the_load(foreign: float, cap: int | None) -
     policy = AdmissionPolicy(tiers=tiers, degrade=DegradePolicy(mode=TrimMode.PROPORTIONAL))
     found = admitted(demand(16, cap=1000), occupancy(foreign), policy=policy).degradation.output_cap
     assert found == (cap and pytest.approx(cap, abs=1))
+
+
+# What generates nothing
+
+
+def prefill(*prompts: int) -> Demand:
+    return demand(*prompts, cap=0, fixed_length=True, streamed=False)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "prompts", "tier"),
+    [
+        (0.68, (16,), NORMAL),
+        (0.69, (16,), TRIM),
+        (0.84, (16,), RESTRICT),
+        (0.93, (16,), RESTRICT),
+        (0.94, (16,), None),
+        (0.90, (16,) * 4, RESTRICT),
+        (0.90, (16,) * 5, None),
+    ],
+)
+def test_a_demand_that_generates_nothing_is_weighed_by_its_prompts(
+    foreign: float, prompts: tuple[int, ...], tier: Tier | None
+) -> None:
+    """Its course is over with its prefill; no tier finds anything to lower, and what does not fit is refused."""
+    decision = decided(prefill(*prompts), occupancy(foreign))
+    if tier is None:
+        assert isinstance(decision, Reject)
+        assert (decision.reason, decision.needed_blocks) == (RejectReason.SATURATED, pytest.approx(0, abs=1e-9))
+        return
+    assert isinstance(decision, Admit)
+    assert (decision.tier, decision.degradation.output_cap) == (tier, None)
+    assert decision.demand == prefill(*prompts)
+
+
+def test_an_idle_engine_computes_whatever_fits_it() -> None:
+    """More prompts than the cache holds at once run one after the other; one larger than the cache never does."""
+    assert admitted(prefill(*(160,) * 20), occupancy(0.0)).degradation.output_cap is None
+    assert refused(prefill(1601), occupancy(0.0)).reason is RejectReason.TOO_LARGE
+
+
+@pytest.mark.parametrize("policy", [POLICY, replace(POLICY, degrade=DegradePolicy(floor_tokens=1, collapse_n=True))])
+@deterministic
+@given(st.floats(0, 1), st.lists(st.integers(0, 400), min_size=1, max_size=5))
+def test_a_demand_that_generates_nothing_never_changes(
+    policy: AdmissionPolicy, foreign: float, prompts: list[int]
+) -> None:
+    """Whatever the load and the floor, it is admitted as it came or refused."""
+    decision = decided(prefill(*prompts), occupancy(foreign), policy=policy)
+    if isinstance(decision, Admit):
+        assert (decision.demand, decision.degradation.output_cap) == (prefill(*prompts), None)

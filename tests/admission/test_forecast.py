@@ -227,6 +227,9 @@ def test_what_is_held_falls_as_answers_end(blocks: float, tokens: int | None) ->
         # More than the cap cannot happen; it is not held against the others.
         (1025, 512, 1024, 0),
         (0, 0, None, 0),
+        # What generates nothing.
+        (0, 0, 0, 0),
+        (1, 0, 0, 0),
     ],
 )
 def test_what_a_sequence_may_still_generate_while_nothing_is_known(

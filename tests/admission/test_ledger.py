@@ -326,3 +326,16 @@ def test_a_request_prefills_until_its_first_token() -> None:
     for reservation in (copies, short, hidden, later):
         ledger.end(reservation, RELEASED, now=3.0)
     assert (ledger.prefill_tokens, ledger.awaited_streams) == (0, 0)
+
+
+def test_what_generates_nothing_holds_its_prompts_to_its_end() -> None:
+    """Held, reserved and foreseen are the same, and its end, with a usage of no tokens, frees all."""
+    ledger = ledger_of()
+    entry = reserve(ledger, demand(10, 20, cap=0, fixed_length=True))
+    assert totals(ledger) == (1, 2, 3, 3)
+    assert ledger.profile.peak == 3
+    ledger.progress(entry, 0)
+    assert ledger.end(entry, SETTLED, now=1.0)
+    assert totals(ledger) == (0, 0, 0, 0)
+    assert ledger.profile.peak == 0
+    assert ledger.violations == 0

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from kvguard.admission.reasons import RejectReason
+from kvguard.protocols.routes import GENERATING, READS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,6 +42,13 @@ def test_every_reason_is_documented() -> None:
     """The README lists each code a refused client can meet that this version gives."""
     text = (ROOT / "docs" / "refusals.md").read_text()
     assert {reason.value for reason in RejectReason} == set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE))
+
+
+def test_every_route_is_documented() -> None:
+    """Each path that is served or passed on has its place on the page about them."""
+    served, _, passed = (ROOT / "docs" / "routes.md").read_text().partition("## Passed as they are")
+    assert set(re.findall(r"`(/[^`]*)`", served.partition("| Route |")[2].partition("\n\n")[0])) >= GENERATING.keys()
+    assert {path: method for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", passed)} == READS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from kvguard.proxy.app import TrafficApp
 from tests.kit.guard import COMPLETIONS, guarding
 from tests.kit.raw import raw_client
 from tests.kit.stub import Stub, exposition, hold_stream, refusing_stub, running_stub
@@ -63,16 +62,3 @@ async def test_metrics_come_in_the_format_asked_for(accept: str, kind: str, end:
         assert 'kvguard_tier{backend="b0"} 0.0' in page.text
         assert page.text.endswith(end)
         assert "_created" not in page.text
-
-
-async def test_a_websocket_is_refused() -> None:
-    """An upgrade is closed before it opens."""
-    sent = []
-
-    async def send(message: dict) -> None:
-        sent.append(message)
-
-    async with running_stub() as stub, guarding(stub) as guard:
-        app = TrafficApp(None, guard.service.controller, None, None, guard.clock, None)
-        await app({"type": "websocket"}, None, send)
-    assert sent == [{"type": "websocket.close", "code": 1008}]

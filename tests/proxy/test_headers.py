@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvguard.proxy.headers import find, sane_request_id, to_client, to_upstream
+from kvguard.proxy.headers import asks_for_websocket, find, sane_request_id, to_client, to_upstream
 
 
 def test_hop_by_hop_and_restated_headers_do_not_reach_the_backend() -> None:
@@ -74,3 +74,22 @@ def test_headers_are_found_whatever_their_case() -> None:
     headers = [(b"X-A", b"1"), (b"x-a", b"2")]
     assert find(headers, b"x-a") == b"1"
     assert find(headers, b"x-b") is None
+
+
+@pytest.mark.parametrize(
+    ("connection", "upgrade", "asks"),
+    [
+        ([b"Upgrade"], [b"websocket"], True),
+        ([b"keep-alive, upgrade"], [b"WebSocket"], True),
+        ([b"keep-alive", b"upgrade"], [b"h2c, websocket"], True),
+        ([b"upgrade"], [b"h2c"], False),
+        ([b"close"], [b"websocket"], False),
+        ([], [b"websocket"], False),
+        ([b"upgrade"], [], False),
+        ([b"upgraded"], [b"websockets"], False),
+    ],
+)
+def test_what_asks_for_a_websocket(connection: list[bytes], upgrade: list[bytes], asks: bool) -> None:
+    """An upgrade that both headers name, in whatever case and company."""
+    headers = [*((b"Connection", value) for value in connection), *((b"upgrade", value) for value in upgrade)]
+    assert asks_for_websocket(headers) is asks

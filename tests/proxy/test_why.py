@@ -137,6 +137,19 @@ def test_a_cap_that_stays_says_why(fields: dict, opt_out: bool, words: str) -> N
     assert f"and its cap cannot be lowered: {words}; " in refused
 
 
+@pytest.mark.parametrize("opt_out", [False, True])
+def test_what_generates_nothing_has_no_cap_to_lower(opt_out: bool) -> None:
+    """Whoever asks, at every level and in a refusal."""
+    words = "because nothing is generated"
+    for ratio in (0.72, 0.90):
+        explainer, _ = explainer_of(backend_at("b", ratio))
+        answer = explained(explainer, {"input": [1] * 16}, opt_out=opt_out, path="/v1/embeddings")
+        assert answer["backends"][0]["why"][1] == f"the output cap stays, {words}"
+    explainer, _ = explainer_of(backend_at("b", 0.945))
+    refused = explained(explainer, {"input": [1] * 16}, opt_out=opt_out, path="/v1/embeddings")["backends"][0]["why"]
+    assert "its cap cannot be lowered: nothing is generated; " in refused[-1]
+
+
 def test_a_chat_without_a_cap_is_lowered_from_no_limit() -> None:
     """Where the context is not known either, there is no cap to name."""
     backend = backend_at("b", 0.5, context=None)

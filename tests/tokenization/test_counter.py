@@ -36,9 +36,9 @@ class Words:
             raise CountFailed("no")
         return tuple(len(text.split()) for text in texts)
 
-    async def count_chat(self, chat: Fields, model: Fields) -> int:
-        (count,) = await self.count_text((json.loads(bytes(chat["messages"]))[0]["content"],), model)
-        return count + 3
+    async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
+        texts = tuple(json.loads(bytes(chat["messages"]))[0]["content"] for chat in chats)
+        return tuple(count + 3 for count in await self.count_text(texts, model))
 
 
 def counting(
@@ -199,9 +199,9 @@ async def test_parts_that_are_not_text_are_allowed_for_and_never_counted() -> No
     seen: list[bytes] = []
 
     class Watching(Words):
-        async def count_chat(self, chat: Fields, model: Fields) -> int:
-            seen.append(bytes(chat["messages"]))
-            return 10
+        async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
+            seen.extend(bytes(chat["messages"]) for chat in chats)
+            return (10,) * len(chats)
 
     body = {"model": "gemma-3-4b", "messages": [{"role": "user", "content": [PICTURE]}]}
     request = openai_chat.parse(json.dumps(body).encode())

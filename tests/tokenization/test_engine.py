@@ -48,8 +48,9 @@ async def test_a_conversation_is_passed_on_as_it_came() -> None:
         return 200, b'{"count": 7}'
 
     chat = {"messages": msgspec.Raw(b'[{"content": "\\u00e9"}]'), "tools": msgspec.Raw(b"[1e2]")}
-    assert await EngineCounter(post, timeout_seconds=5).count_chat(chat, MODEL) == 7
+    assert await EngineCounter(post, timeout_seconds=5).count_chats((chat,), MODEL) == (7,)
     assert bodies == [b'{"model":"m","messages":[{"content": "\\u00e9"}],"tools":[1e2]}']
+    assert await EngineCounter(post, timeout_seconds=5).count_chats((chat,) * 20, MODEL) == (7,) * 20
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ async def test_chat_is_counted_as_the_template_renders_it(directory: Path) -> No
     text = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n" + json.dumps(dumped)
     full = text + "<|im_start|>assistant\n"
     asked = {"messages": messages, "tools": tools}
-    assert await counter.count_chat(chat(**asked, add_generation_prompt=False), {}) == tokens(text)
-    assert await counter.count_chat(chat(**asked), {}) == tokens(full)
-    assert await counter.count_chat(chat(**asked, add_special_tokens=True), {}) == tokens(full) + 1
+    assert await counter.count_chats((chat(**asked, add_generation_prompt=False),), {}) == (tokens(text),)
+    assert await counter.count_chats((chat(**asked),), {}) == (tokens(full),)
+    assert await counter.count_chats((chat(**asked, add_special_tokens=True),), {}) == (tokens(full) + 1,)
 
 
 @pytest.mark.parametrize("size", [1, 50_000])
@@ -65,7 +65,7 @@ async def test_what_the_engine_refuses_or_expands_is_a_failed_count(directory: P
         await counter.count_text(("a" * size + "\ud800",), {})
     picture = [{"type": "image_url", "image_url": {"url": "data:" + "a" * size}}]
     with pytest.raises(CountFailed, match="not text"):
-        await counter.count_chat(chat(messages=[{"role": "user", "content": picture}]), {})
+        await counter.count_chats((chat(messages=[{"role": "user", "content": picture}]),), {})
 
 
 async def test_without_a_template_only_text_is_counted(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ async def test_without_a_template_only_text_is_counted(tmp_path: Path) -> None:
     counter = load_local_counter(tmp_path)
     assert await counter.count_text(("a",), {}) == (2,)
     with pytest.raises(CountFailed, match="no chat template"):
-        await counter.count_chat(chat(messages=[{"role": "user", "content": "a"}]), {})
+        await counter.count_chats((chat(messages=[{"role": "user", "content": "a"}]),), {})
 
 
 class Threads:
@@ -101,6 +101,18 @@ async def test_a_prompt_waits_only_for_prompts_of_its_size(size: int, thread: st
     await counter.count_text(("a" * size,), {})
     assert segments.name.startswith(thread)
     counter.close()
+
+
+async def test_many_small_conversations_are_one_piece_of_work(directory: Path) -> None:
+    """They are counted in a thread like one of their size, each as it would be alone."""
+    counter = load_local_counter(directory)
+    chats = tuple(chat(messages=[{"role": "user", "content": "a" * size}]) for size in range(1, 60))
+    alone = [(await counter.count_chats((one,), {}))[0] for one in chats]
+    together = asyncio.ensure_future(counter.count_chats(chats, {}))
+    await asyncio.sleep(0)  # noqa: TID251  one turn of the loop
+    assert not together.done()
+    assert await together == tuple(alone)
+    assert await counter.count_chats((), {}) == ()
 
 
 async def test_small_prompts_pass_a_giant_one(directory: Path) -> None:

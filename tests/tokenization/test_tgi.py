@@ -28,9 +28,12 @@ async def test_text_and_conversations_are_asked_at_their_own_routes() -> None:
     texts = tuple("x" * size for size in range(1, 20))
     assert await counter.count_text(texts, {}) == tuple(range(1, 20))
     chat = {"messages": msgspec.Raw(b'[{"role": "user", "content": "hi"}]')}
-    assert await counter.count_chat(chat, {"model": msgspec.Raw(b'"tgi"')}) == 4
+    assert await counter.count_chats((chat,), {"model": msgspec.Raw(b'"tgi"')}) == (4,)
+    assert await counter.count_chats((chat,) * 20, {}) == (4,) * 20
     assert asked[0] == ("/tokenize", {"inputs": "x"})
-    assert asked[-1] == ("/chat_tokenize", {"model": "tgi", "messages": [{"role": "user", "content": "hi"}]})
+    messages = [{"role": "user", "content": "hi"}]
+    assert asked[19] == ("/chat_tokenize", {"model": "tgi", "messages": messages})
+    assert asked[20:] == [("/chat_tokenize", {"messages": messages})] * 20
     assert counter.source is CountSource.ENGINE
 
 
@@ -47,7 +50,7 @@ async def test_any_other_answer_is_a_failed_count(status: int, body: bytes) -> N
     with pytest.raises(CountFailed):
         await counter.count_text(("a",), {})
     with pytest.raises(CountFailed):
-        await counter.count_chat({"messages": msgspec.Raw(b"[]")}, {})
+        await counter.count_chats(({"messages": msgspec.Raw(b"[]")},), {})
 
 
 async def test_a_broken_server_is_a_failed_count() -> None:

@@ -51,7 +51,7 @@ async def count_of(counter: TokenCounter, body: Body) -> int | None:
         if "prompt" in body:
             options = {name: fields[name] for name in ("add_special_tokens",) if name in fields}
             return (await counter.count_text((str(body["prompt"]),), options))[0]
-        return await counter.count_chat(fields, {})
+        return (await counter.count_chats((fields,), {}))[0]
     except CountFailed:
         return None
 
