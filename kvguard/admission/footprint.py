@@ -6,10 +6,13 @@ so a reservation is never a block short at a boundary.
 """
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
 from kvguard.admission.population import ANYBODY, Population
+
+MANY_PROMPTS = 64  # so many that it pays to look for those of one length first
 
 
 class Trait(enum.Enum):
@@ -62,7 +65,10 @@ class Demand:
 
     def held_blocks(self, rule: BlockRule, *, produced: int) -> int:
         """Blocks all sequences hold once each has generated `produced` tokens."""
-        return self.copies * sum(rule.reached_blocks(tokens + produced) for tokens in self.prompts)
+        if len(self.prompts) < MANY_PROMPTS:
+            return self.copies * sum(rule.reached_blocks(tokens + produced) for tokens in self.prompts)
+        alike = Counter(self.prompts).items()
+        return self.copies * sum(number * rule.reached_blocks(tokens + produced) for tokens, number in alike)
 
     def reserved_blocks(self, rule: BlockRule) -> int:
         """Blocks all sequences hold if each generates what is expected of it."""

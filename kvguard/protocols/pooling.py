@@ -24,7 +24,7 @@ from kvguard.protocols.prompts import PairedPrompts, Prompt
 from kvguard.protocols.request import InferenceRequest
 from kvguard.protocols.route import Route
 
-AROUND_TOKENS: Final = 64
+AROUND_TOKENS: Final = 80
 TRUNCATE = "truncate_prompt_tokens"
 
 _TO_CONTEXT = -1
@@ -39,8 +39,9 @@ def _reading(prompt_of: Callable[[Fields], Prompt]) -> Callable[[bytes], Inferen
         prompt = prompt_of(fields)
         padded = read_text(fields, "padding") == "max_length"
         request = read_prefill(body, fields, prompt, output_tokens=0, truncate_to=None if padded else truncate_to)
-        around = AROUND_TOKENS if isinstance(prompt, PairedPrompts) else 0
-        return replace(request, padded=padded, around_tokens=around)
+        if isinstance(prompt, PairedPrompts):
+            request = replace(request, around_tokens=AROUND_TOKENS, special_tokens=True)
+        return replace(request, padded=padded)
 
     return parse
 
@@ -49,7 +50,8 @@ def parse_cohere(body: bytes) -> InferenceRequest:
     """Read a request in Cohere's form, which has its own names. Raises InvalidRequest naming the field at fault."""
     fields = read_fields(body)
     request = read_prefill(body, fields, cohere_prompt_of(fields), output_tokens=0, truncate_to=_truncate_of(fields))
-    return replace(request, around_tokens=AROUND_TOKENS if is_set(fields, "input_type") else 0)
+    around = AROUND_TOKENS if is_set(fields, "input_type") else 0
+    return replace(request, around_tokens=around, special_tokens=True)
 
 
 def _truncate_of(fields: Fields) -> int | None:

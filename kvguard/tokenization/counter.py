@@ -7,7 +7,6 @@ always answers. Every answer says who made it and how many more tokens there may
 import contextlib
 import enum
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -56,11 +55,6 @@ class TokenCount:
         return sum(self.prompts)
 
     @property
-    def upper(self) -> tuple[int, ...]:
-        """Tokens each prompt may have at most."""
-        return tuple(map(operator.add, self.prompts, self.slack)) if self.slack else self.prompts
-
-    @property
     def estimated(self) -> bool:
         """Whether it is a guess, in whole or for the parts that are not text."""
         return self.source is CountSource.LEARNED or any(self.slack)
@@ -91,10 +85,13 @@ def shared(query: TokenCount, items: TokenCount) -> TokenCount:
 
 
 def paired(queries: TokenCount, documents: TokenCount) -> TokenCount:
-    """The counts of prompts made of a query and a document: both of each pair, and every query as room once more."""
-    pairs = len(documents.prompts) // len(queries.prompts)
-    again = TokenCount((0,) * len(queries.prompts), queries.source, queries.upper)
-    return side_by_side([*(queries for _ in range(pairs)), documents, again])
+    """The counts of prompts made of a query and a document: both of each pair, and room for every query once more."""
+    more = queries.slack or (0,) * len(queries.prompts)
+    roomy = TokenCount(
+        queries.prompts, queries.source, tuple(q + 2 * s for q, s in zip(queries.prompts, more, strict=True))
+    )
+    others = len(documents.prompts) // len(queries.prompts) - 1
+    return side_by_side([roomy, *(queries for _ in range(others)), documents])
 
 
 class CountFailed(Exception):

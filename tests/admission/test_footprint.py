@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from kvguard.admission.blocks import BlockGroup, BlockRule, Surge
-from kvguard.admission.footprint import Demand
+from kvguard.admission.footprint import MANY_PROMPTS, Demand
 from tests.admission.build import RULE, block_rules, demand, demands
 from tests.kit.properties import deterministic
 
@@ -89,3 +89,14 @@ def test_a_prefill_surges_only_where_layers_forget() -> None:
     assert demand(320, 16, copies=2).surge(RULE) == Surge()
     # ceil((160 + 160) / 16) - (160 - 32 + 1) // 16 = 12 in the second step, 3 afterwards; 16 tokens never surge
     assert demand(320, 16, copies=2).surge(windowed) == Surge(2 * 9, 2)
+
+
+@pytest.mark.parametrize("number", [MANY_PROMPTS - 1, MANY_PROMPTS, 4 * MANY_PROMPTS])
+@deterministic
+@given(block_rules())
+def test_many_prompts_hold_what_they_hold_one_by_one(number: int, rule: BlockRule) -> None:
+    """However their blocks are added up, and whatever they generate."""
+    prompts = tuple(7 * place % 50 for place in range(number))
+    for produced in (0, 5):
+        alone = sum(demand(tokens, copies=2).held_blocks(rule, produced=produced) for tokens in prompts)
+        assert demand(*prompts, copies=2).held_blocks(rule, produced=produced) == alone

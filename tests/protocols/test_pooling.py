@@ -99,9 +99,16 @@ def test_what_only_the_server_knows_is_room_around_each_prompt() -> None:
     assert not plain.demand((10,), context_tokens=1000, assumed_output_tokens=512).estimated
     pairs = parse_rerank(b'{"query":"q","documents":["d"]}')
     assert isinstance(pairs.prompt, PairedPrompts)
-    demand = pairs.demand((10, 20, 0), context_tokens=1000, assumed_output_tokens=512, slack=(0, 5, 10))
-    assert demand.prompts == (10 + AROUND_TOKENS, 25 + AROUND_TOKENS, 10 + AROUND_TOKENS)
+    demand = pairs.demand((10, 20), context_tokens=1000, assumed_output_tokens=512, slack=(10, 5))
+    assert demand.prompts == (20 + AROUND_TOKENS, 25 + AROUND_TOKENS)
     assert demand.prompt_tokens == 30
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_where_special_tokens_can_be_switched_off(route: Route) -> None:
+    """Only where the engine knows the field: not in Cohere's form, and not for pairs."""
+    body = json.dumps({**BODIES[route.path], "add_special_tokens": False}).encode()
+    assert route.parse(body).special_tokens == (route.path not in ("/v1/embeddings", "/pooling", "/classify"))
 
 
 def test_pictures_are_set_apart() -> None:

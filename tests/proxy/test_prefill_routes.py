@@ -78,7 +78,7 @@ async def test_they_pass_unchanged_at_every_tier_but_the_last(
         (EMBEDDINGS, {"input": [[1], [1]], "padding": "max_length"}, 2 * 2048 // 16),
         ("/v2/embed", {"texts": ["a"], "input_type": "x"}, (16 + AROUND_TOKENS) // 16),
         # A query and two documents of 16 tokens: both pairs, and the query once more.
-        ("/rerank", {"query": "q", "documents": ["d", "e"]}, 5 * (16 + AROUND_TOKENS) // 16),
+        ("/rerank", {"query": "q", "documents": ["d", "e"]}, (5 * 16 + 4 * AROUND_TOKENS) // 16),
         ("/generative_scoring", {"query": [1] * 10, "items": [[1] * 6, [1] * 7], "label_token_ids": [1]}, 3),
         ("/inference/v1/generate", {"token_ids": [1] * 17, "sampling_params": {"n": 2}}, 4),
         ("/v1/chat/completions/batch", {"messages": [[{"role": "user", "content": "x"}]] * 3, "max_tokens": 1}, 3),
