@@ -32,9 +32,12 @@ def vllm_model() -> Path:
 
 @pytest.fixture(scope="session")
 def vllm_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """128 blocks of 32 tokens, so that a few long requests fill the cache, on a core of its own."""
+    """128 blocks of 32 tokens, so that a few long requests fill the cache, on its own core; token ids may be sent."""
     log_path = tmp_path_factory.mktemp("vllm") / "server.log"
-    with VllmServer(vllm_model, num_blocks=128, block_size=32, engine_cpus=last_cpu(), log_path=log_path) as server:
+    flags = ("--enable-scale-out",)
+    with VllmServer(
+        vllm_model, num_blocks=128, block_size=32, extra_args=flags, engine_cpus=last_cpu(), log_path=log_path
+    ) as server:
         yield server
 
 
