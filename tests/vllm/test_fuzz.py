@@ -1,20 +1,29 @@
-"""Malformed and odd requests by vLLM's own description of its API: kvguard answers each, and comes to no harm."""
+"""Malformed and odd requests by vLLM's own description of its API: kvguard answers each, and comes to no harm.
+
+Behind kvguard is the embedded engine, which takes no time over tokens: thousands of answers as long as a context would
+take the real one an hour.
+"""
 
 import asyncio
-import sys
+import io
+import json
+import random
 from pathlib import Path
 
 import httpx
 import pytest
 
+from kvguard.bootstrap import running
+from kvguard.clock import SystemClock
 from kvguard.protocols.routes import GENERATING, READS
+from kvguard.settings import Settings
+from kvguard.telemetry.log import configure_logging
 from tests.vllm.client_scripts import clients_python
 from tests.vllm.server import VllmServer
-from tests.vllm.test_proxy import guarded
 
 pytestmark = pytest.mark.anyio
-PHASES = "coverage,fuzzing"
-LEAST_CASES = 500
+PHASES = "fuzzing"
+LEAST_CASES = 100
 # Of the engine's control, its state, and answers that outlive their request; nobody's to reach through kvguard.
 CLOSED = {
     *("/load", "/kv_event_sources", "/health", "/metrics", "/ping", "/v1/systemone", "/server_info", "/weight_info"),
@@ -27,15 +36,17 @@ CLOSED = {
 }
 
 
+AT_ONCE = "sim://?step_base_seconds=0&step_seconds_per_sequence=0&prefill_seconds_per_token=0"
+
+
 async def fuzzed(engine: VllmServer, kvguard: str, report: Path) -> str:
     """Run schemathesis on every route that passes; what it printed."""
     paths = "|".join(sorted(path.replace("/", r"\/") for path in (*GENERATING, *READS)))
     command = [
         *(str(clients_python().with_name("st")), "run", f"{engine.url}/openapi.json", "--url", kvguard),
         *("--include-path-regex", f"^({paths})$", "--phases", PHASES, "--checks", "not_a_server_error"),
-        # Answers without a cap fill the context; clients that leave are part of it.
-        *("--max-examples", "10", "--seed", "1", "--request-timeout", "2", "--continue-on-failure", "--no-color"),
-        *("--generation-deterministic", "--suppress-health-check", "all", "--workers", "4"),
+        *("--max-examples", "25", "--seed", "1", "--request-timeout", "5", "--continue-on-failure", "--no-color"),
+        *("--generation-deterministic", "--suppress-health-check", "all"),
         *("--report", "json", "--report-json-path", str(report)),
     ]
     process = await asyncio.create_subprocess_exec(
@@ -47,17 +58,23 @@ async def fuzzed(engine: VllmServer, kvguard: str, report: Path) -> str:
 
 async def test_whatever_is_sent_ends_in_an_answer(idle_vllm: VllmServer, tmp_path: Path) -> None:
     """No fault of kvguard's own, nothing left in the ledger, nothing counted twice."""
-    async with guarded(idle_vllm) as guard:
-        printed = await fuzzed(idle_vllm, f"http://127.0.0.1:{guard.service.port}", tmp_path / "report.json")
-        print(printed, file=sys.stderr)
-        faults = [line for line in guard.logs if line["event"] == "fault"]
-        decisions = [line for line in guard.logs if line["event"] == "decision"]
-        assert faults == []
-        assert len(decisions) >= LEAST_CASES
-        assert "Traceback" not in guard.log_stream.getvalue()
-        await guard.until(lambda: guard.backend.ledger.live == 0)
-        assert guard.backend.ledger.violations == 0
-        assert (await guard.client.get("/v1/models")).status_code == 200
+    log_stream = io.StringIO()
+    settings = Settings(
+        backends=[{"url": AT_ONCE, "name": "sim"}], listen={"host": "127.0.0.1", "port": 0, "admin_port": 0}
+    )
+    logger = configure_logging("debug", log_stream)
+    async with running(settings, clock=SystemClock(), rng=random.Random(1), logger=logger) as service:
+        await service.ready.wait()
+        print(await fuzzed(idle_vllm, f"http://127.0.0.1:{service.port}", tmp_path / "report.json"))
+        ledger = service.controller.backends[0].ledger
+        async with httpx.AsyncClient(trust_env=False) as client:
+            while ledger.live:  # clients that left
+                await client.get(f"http://127.0.0.1:{service.admin_port}/healthz")
+    written = log_stream.getvalue()
+    events = [json.loads(line)["event"] for line in written.splitlines()]
+    assert (events.count("fault"), "Traceback" in written) == (0, False), written
+    assert events.count("decision") >= LEAST_CASES
+    assert ledger.violations == 0
 
 
 def test_everything_vllm_describes_is_known(idle_vllm: VllmServer) -> None:
