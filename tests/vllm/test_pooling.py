@@ -25,7 +25,6 @@ def embedding_vllm(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 COUNTED = [
     {"input": "hello there"},
-    {"input": ""},
     {"input": ["hello", "there you are", "x" * 200]},
     {"input": ["hello", "there"], "add_special_tokens": False},
     {"input": [7] * 33},
