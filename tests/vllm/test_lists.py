@@ -29,9 +29,20 @@ ROUTES = [
         {"token_ids": [7] * 33, "sampling_params": {"max_tokens": 5, "min_tokens": 5, "n": 3}, "max_tokens": 2},
         15,
     ),
-    ("/generative_scoring", {"query": [1, 2, 3], "items": [[4], [5, 6]], "label_token_ids": [1]}, 2),
-    ("/generative_scoring", {"query": [1] * 2000, "items": [[4] * 100], "label_token_ids": [1]}, 1),
 ]
+SCORES = [
+    ({"query": [1, 2, 3], "items": [[4], [5, 6]], "label_token_ids": [1]}, 2),
+    ({"query": [1] * 2000, "items": [[4] * 100], "label_token_ids": [1]}, 1),
+]
+
+
+@pytest.fixture(scope="module")
+def scoring_vllm(vllm_server: VllmServer) -> VllmServer:
+    """The server after its first scores, for which it compiles a minute long."""
+    for body, _ in SCORES:
+        url = f"{vllm_server.url}/generative_scoring"
+        httpx.post(url, json={"model": MODEL, **body}, timeout=240).raise_for_status()
+    return vllm_server
 
 
 @pytest.mark.parametrize(("route", "body", "generated"), ROUTES)
@@ -46,6 +57,19 @@ async def test_what_is_counted_is_what_the_engine_uses(
         assert guard.decision(answer)["prompt_tokens"] == usage["prompt_tokens"]
         assert usage["completion_tokens"] == generated
         assert guard.backend.ledger.live == 0
+
+
+@pytest.mark.parametrize(("body", "generated"), SCORES)
+async def test_scores_are_counted_as_they_are_cut(
+    scoring_vllm: VllmServer, body: dict[str, object], generated: int
+) -> None:
+    """One token for each item, and no prompt longer than the context has room for."""
+    async with guarded(scoring_vllm) as guard:
+        answer = await guard.client.post("/generative_scoring", json={"model": MODEL, **body})
+        assert answer.status_code == 200, answer.text
+        usage = answer.json()["usage"]
+        assert guard.decision(answer)["prompt_tokens"] == usage["prompt_tokens"]
+        assert usage["completion_tokens"] == generated
 
 
 async def test_a_batch_asked_to_stream_answers_in_one_piece_and_counts_its_last_step(idle_vllm: VllmServer) -> None:

@@ -14,7 +14,6 @@ LONG = "many words " * 3000
 
 COUNTED = [
     {"input": "hello there"},
-    {"input": ""},
     {"input": ["hello", "there you are", "x" * 200]},
     {"input": ["hello", "there"], "add_special_tokens": False},
     {"input": [7] * 33},
