@@ -26,12 +26,19 @@ class RawAnswer:
 class RawClient:
     """One connection. Every read has a deadline."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._deadline_seconds = deadline_seconds
 
     async def send(self, data: bytes) -> None:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(self._deadline_seconds):
             self._writer.write(data)
             await self._writer.drain()
 
@@ -42,14 +49,14 @@ class RawClient:
 
     async def head(self) -> RawAnswer:
         """Status and headers of the next answer, its body still to come."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(self._deadline_seconds):
             lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
         return RawAnswer(int(lines[0].split(" ")[1]), headers)
 
     async def chunk(self) -> bytes:
         """The next chunk of a chunked body; empty at its end."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(self._deadline_seconds):
             size = int(await self._reader.readuntil(b"\r\n"), 16)
             return (await self._reader.readexactly(size + 2))[:-2]
 
@@ -61,7 +68,7 @@ class RawClient:
             while part := await self.chunk():
                 parts.append(part)
             return RawAnswer(head.status, head.headers, b"".join(parts))
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(self._deadline_seconds):
             body = await self._reader.readexactly(int(head.headers["content-length"]))
         return RawAnswer(head.status, head.headers, body)
 
@@ -78,9 +85,9 @@ def request_head(target: str, *, method: str = "POST", **headers: str) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def raw_client(port: int) -> AsyncIterator[RawClient]:
+async def raw_client(port: int, *, deadline_seconds: float = DEADLINE_SECONDS) -> AsyncIterator[RawClient]:
     """A connection to a local port, closed at the end."""
-    client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+    client = RawClient(*await asyncio.open_connection("127.0.0.1", port), deadline_seconds=deadline_seconds)
     try:
         yield client
     finally:

@@ -81,12 +81,22 @@ TOKENS: Body = {"model": "tiny", "token_ids": [11, 12, 13], "sampling_params": {
 SCORING: Body = {"model": "tiny", "query": "Is it", "items": [" red", " green"], "label_token_ids": [11, 12]}
 BATCH: Body = {**GREEDY, "messages": [ASKED, TALK]}
 
+NOBODY: Body = {"model": "nobody"}
+
 SERVED: dict[str, list[Body]] = {
     "/v1/completions": [*COMPLETIONS, BEAMS, *streams(COMPLETIONS)],
     "/v1/chat/completions": [*CHATS, *streams(CHATS)],
     "/v1/messages": [*MESSAGES, *streamed(MESSAGES)],
     "/v1/responses": [*RESPONSES, *streamed(RESPONSES)],
-    "/invocations": [*COMPLETIONS[:3], *CHATS[:3], BEAMS, *streams(COMPLETIONS[:2]), *streams(CHATS[:2])],
+    # Whatever model it names.
+    "/invocations": [
+        {**CHATS[0], **NOBODY},
+        *COMPLETIONS[:3],
+        *CHATS[:3],
+        BEAMS,
+        *streams(COMPLETIONS[:2]),
+        *streams(CHATS[:2]),
+    ],
     "/v1/chat/completions/batch": [BATCH, {**BATCH, "stream": True}],
     "/inference/v1/generate": [TOKENS, {**TOKENS, "stream": True}],
     "/generative_scoring": [SCORING, {**SCORING, "item_first": True, "apply_softmax": False}],
@@ -101,7 +111,6 @@ SERVED: dict[str, list[Body]] = {
     "/v1/responses/render": [RESPONSES[0]],
 }
 
-NOBODY: Body = {"model": "nobody"}
 # What only the engine looks at, so that the refusal is its own.
 HOT: Body = {"temperature": "hot"}
 
@@ -135,7 +144,7 @@ REFUSED: dict[str, list[Body]] = {
         {**RESPONSES[0], **HOT},
         {**RESPONSES[0], "input": "a b " * 1100},
     ],
-    "/invocations": [{**COMPLETIONS[0], **NOBODY}, {**CHATS[0], **NOBODY}, {**COMPLETIONS[0], "prompt": MANY_IDS}],
+    "/invocations": [{**COMPLETIONS[0], **HOT}, {**CHATS[0], **HOT}, {**COMPLETIONS[0], "prompt": MANY_IDS}],
     "/v1/chat/completions/batch": [{**BATCH, **NOBODY}, {**BATCH, **HOT}],
     "/inference/v1/generate": [{**TOKENS, **NOBODY}, {**TOKENS, "token_ids": MANY_IDS}],
     "/generative_scoring": [{**SCORING, **NOBODY}, {**SCORING, "label_token_ids": []}],

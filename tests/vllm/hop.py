@@ -29,6 +29,7 @@ class RecordingHop:
         self.port = 0
         self._target_port = target_port
         self._changed = asyncio.Condition()
+        self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -54,9 +55,20 @@ class RecordingHop:
         first = self.passed[0].at if self.passed else 0.0
         return "\n".join(_line(one, one.at - first) for one in self.passed)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one request and close: every answer here ends with its connection."""
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def end(self) -> None:
+        """Drop whatever is still under way."""
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with _closed(writer):
             head = await reader.readuntil(b"\r\n\r\n")
             at = asyncio.get_running_loop().time()
             hit = await _hit(head, reader)
@@ -64,20 +76,28 @@ class RecordingHop:
             async with self._changed:
                 self.passed.append(Passed(hit, at, await _parsed(answer)))
                 self._changed.notify_all()
-        writer.close()
 
     async def _pass(self, request: bytes, writer: asyncio.StreamWriter) -> bytes:
         reader, upstream = await asyncio.open_connection("127.0.0.1", self._target_port)
         answer = b""
-        try:
+        async with _closed(upstream):
             upstream.write(request)
             while block := await reader.read(BLOCK_BYTES):
                 answer += block
                 writer.write(block)
                 await writer.drain()
-            return answer
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def _closed(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """The connection is gone afterwards, whichever side ends it."""
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
+            yield
         finally:
-            upstream.close()
+            writer.close()
+            await writer.wait_closed()
 
 
 async def _hit(head: bytes, reader: asyncio.StreamReader) -> Hit:
@@ -127,4 +147,5 @@ async def recording_hop(target_port: int) -> AsyncIterator[RecordingHop]:
         yield hop
     finally:
         server.close()
+        await hop.end()
         await server.wait_closed()

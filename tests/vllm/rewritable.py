@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tests.vllm.examples import ASKED, NAMED, TALK, TOOL, UNIT, Body
 
 CAP = 8
+EARLY = ["a", "e", "i", "o"]  # ends an answer whose cap is far away
 
 COMMON: list[Body] = [
     {},
@@ -20,7 +21,6 @@ COMMON: list[Body] = [
     {"n": 2, "min_tokens": 5},
     {"n": "2"},
     {"n": 2.0},
-    {"n": None},
     {"temperature": 0},
     {"temperature": 0, "n": 1, "best_of": 4, "num_beams": 4},
     {"n": 2, "best_of": 4},
@@ -49,7 +49,7 @@ COMMON: list[Body] = [
     {"allowed_token_ids": [11, 12, 13], "bad_words": ["x"], "n": 2},
     {"max_tokens": "8"},
     {"max_tokens": 8.0},
-    {"max_tokens": None},
+    {"max_tokens": None, "stop": EARLY},
     {"prompt_logprobs": 0},
     {"truncate_prompt_tokens": 2},
     {"cache_salt": "salt", "priority": 1, "user": "u", "request_id": "r"},
@@ -85,6 +85,7 @@ COMPLETION_ONLY: list[Body] = [
 ]
 
 CHAT_ONLY: list[Body] = [
+    {"n": None},
     {"max_completion_tokens": CAP},
     {"max_completion_tokens": CAP, "max_tokens": None},
     {"max_completion_tokens": 4, "max_tokens": CAP},
@@ -124,7 +125,7 @@ MESSAGE_ROWS: list[Body] = [
     {"tools": [{"name": "get", "input_schema": UNIT}], "tool_choice": {"type": "tool", "name": "get"}, "stream": True},
     {"tools": [{"name": "get", "input_schema": UNIT}], "tool_choice": {"type": "none"}},
     {"thinking": {"type": "disabled"}},
-    {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100, "stop_sequences": ["a", "e", "o"]},
+    {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100, "stop_sequences": EARLY},
     {"cache_salt": "salt"},
     {"chat_template_kwargs": {"enable_thinking": False}},
     {"unknown": 1},
@@ -132,7 +133,7 @@ MESSAGE_ROWS: list[Body] = [
 
 RESPONSE_ROWS: list[Body] = [
     {},
-    {"max_output_tokens": None},
+    {"max_output_tokens": None, "stop": EARLY},
     {"max_output_tokens": "8"},
     {"temperature": 0, "top_p": 0.5},
     {"instructions": "Be brief."},
@@ -166,7 +167,7 @@ TOKENS_IN_ROWS: list[Body] = [
     {"logit_bias": {"9": 5}},
     {"structured_outputs": {"choice": ["yes", "no"]}},
     {"skip_reading_prefix_cache": True},
-    {"max_tokens": None},
+    {"max_tokens": None, "stop": EARLY},
 ]
 
 BATCH_ROWS: list[Body] = [row for row in COMMON if not {"use_beam_search", "stream", "n"} & set(row)]
