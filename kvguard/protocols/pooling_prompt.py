@@ -84,7 +84,8 @@ def score_prompt_of(fields: Fields) -> PairedPrompts:
 
 def rerank_prompt_of(fields: Fields) -> PairedPrompts:
     """`/rerank`: one query."""
-    if opens(fields.get("query", _NULL), b"["):
+    query = fields.get("query", _NULL)
+    if not opens(query, b'"') and not opens(query, b"{"):
         raise InvalidRequest("'query' must be a string or an object with 'content'", param="query")
     return _paired(fields, "query", "documents")
 
