@@ -167,7 +167,7 @@ def _banner(service: Service) -> str:
         lines.append(f"  backend   {backend.name}: {size}")
     model = next((name for backend in service.controller.backends for name in sorted(backend.models)), "MODEL")
     lines += [
-        f"  traffic   {base}  (OpenAI API)",
+        f"  traffic   {base}  (OpenAI and Anthropic APIs)",
         f"  metrics   {admin}/metrics   health {admin}/healthz   ready {admin}/readyz",
         "",
         "Send a request:",

@@ -63,7 +63,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("body", nargs="?", default="-", metavar="BODY", help="file with the request; - reads stdin (-)")
     parser.add_argument("--url", help=f"admin port of a running kvguard ({URL})")
     parser.add_argument(
-        "--route", help="path of the route; default by the body: messages make a chat, input a response"
+        "--route",
+        help="path of the route; default by the body: messages are a chat, input a response, all else a completion",
     )
     parser.add_argument("--opt-out", action="store_true", help="as if sent with x-kvguard-degrade: none")
     parser.add_argument(
@@ -128,7 +129,12 @@ def _ask(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[str,
         error_text = str(content["error"]["message"])
     except (ValueError, KeyError, TypeError):
         error_text = "not an answer of kvguard's admin port"
-    raise SettingsError([f"{base}: {answer.status_code}: {error_text}"])
+    raise SettingsError([f"{base}: {answer.status_code}: {error_text}{_hint(chosen, answer.status_code)}"])
+
+
+def _hint(chosen: argparse.Namespace, status: int) -> str:
+    """What may be wrong with a body whose route was guessed."""
+    return " (--route names its route, if that was guessed wrong)" if status == 400 and chosen.route is None else ""
 
 
 def _offline(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[str, Any]:
@@ -295,23 +301,25 @@ def _backend_lines(backend: dict[str, Any]) -> list[str]:
 def _sizes(backend: dict[str, Any]) -> list[str]:
     tokens, sequences, output = (backend[name] for name in ("tokens", "sequences", "output"))
     headroom = f", {tokens['slack']} headroom" if tokens["slack"] else ""
-    cap = "no cap" if output["cap"] is None else f"cap {output['cap']}"
     total = f"{backend['footprint_tokens']} in all"
     shape = "1"
     if sequences["total"] != 1:
         many = f"{sequences['copies']} {'beams' if sequences['beams'] else 'copies'}"
         shape = f"{sequences['total']} ({sequences['prompts']} x {many})"
     prompt = f"{tokens['prompt_sum']} prompt ({_counted(tokens)}){headroom}"
+    if output["cap"] == 0:
+        return [f"  tokens     {prompt}, no output, {total}", f"  sequences  {shape}"]
+    cap = "no cap" if output["cap"] is None else f"cap {output['cap']}"
     expected = f"{output['expected']} expected output ({cap})"
     forecast = f"{output['forecast']} output, by {_FORECAST_BY[output['forecast_source']]}"
     return [f"  tokens     {prompt}, {expected}, {total}", f"  forecast   {forecast}", f"  sequences  {shape}"]
 
 
 def _counted(tokens: dict[str, Any]) -> str:
-    """Who counted; with headroom for a count that is exact only the parts that are not text are estimated."""
+    """Who counted; with headroom for an exact count only pictures and the like, or templates, are estimated."""
     if tokens["source"] == CountSource.LEARNED.value:
         return f"estimated: {tokens['source']}"
-    media = "; parts that are not text estimated" if tokens["estimated"] else ""
+    media = "; parts it cannot count estimated" if tokens["estimated"] else ""
     return f"counted: {tokens['source']}{media}"
 
 

@@ -326,8 +326,9 @@ class StreamSettings(Section):
     """Ask the engine for the token counts of streams whose clients did not, and take them out again: lengths of answers
     are learned from them. Off, and in shadow mode, such requests are forwarded as they came and teach no lengths."""
     heartbeat_seconds: SecondsOrZero = 0.0
-    """After this much silence a comment is sent between two events, again and again; 0 sends none. A long prompt makes
-    no bytes, and load balancers cut connections that are silent for a minute."""
+    """After this much silence a comment is sent, before the first event and between two, again and again; 0 sends none.
+    A long prompt makes no bytes, and load balancers cut connections that are silent for a minute. Not switched off by
+    shadow mode: clients skip comments."""
 
 
 class UpstreamSettings(Section):

@@ -245,7 +245,10 @@ def test_a_running_kvguard_is_asked_on_its_admin_port(
     [
         (httpx.ConnectError("refused"), "refused; is kvguard running there"),
         (httpx.ReadTimeout(""), "ReadTimeout; is kvguard running there"),
-        (httpx.Response(400, json={"error": {"message": "Invalid request: no."}}), "400: Invalid request: no."),
+        (
+            httpx.Response(400, json={"error": {"message": "Invalid: no."}}),
+            "400: Invalid: no. (--route names its route",
+        ),
         (httpx.Response(404, json={"detail": "Not Found"}), "404: not an answer of kvguard's admin port"),
         (httpx.Response(200, text="<html>"), "200: not an answer of kvguard's admin port"),
         (httpx.Response(502, json=[]), "502: not an answer of kvguard's admin port"),
@@ -273,6 +276,16 @@ def test_what_is_not_known_is_said_not_guessed() -> None:
     assert lines[-1] == "  capacity   not known"
 
 
+def test_a_route_that_generates_nothing_has_no_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Neither a cap nor a forecast stands where there is nothing to foresee."""
+    body = tmp_path / "request.json"
+    body.write_text('{"input": [1, 2]}')
+    main(["explain", str(body), "--route", "/v1/embeddings", "--capacity-blocks", "100"])
+    out = capsys.readouterr().out
+    assert "  tokens     2 prompt (counted: ids), no output, 2 in all\n  sequences  1\n" in out
+    assert "forecast" not in out
+
+
 def test_headers_tell_who_asks(capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str) -> None:
     """Offline they are believed; something that is no header is a fault."""
     file = tmp_path / "k.yaml"
@@ -297,7 +310,7 @@ def test_headers_tell_who_asks(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         (
             "local",
             34,
-            "  tokens     100 prompt (counted: local; parts that are not text estimated), 34 headroom, "
+            "  tokens     100 prompt (counted: local; parts it cannot count estimated), 34 headroom, "
             "16 expected output (cap 16), 150 in all",
         ),
         ("local", 0, "  tokens     100 prompt (counted: local), 16 expected output (cap 16), 116 in all"),

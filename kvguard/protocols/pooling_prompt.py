@@ -77,13 +77,15 @@ def score_prompt_of(fields: Fields) -> PairedPrompts:
     """`/score`: the pair goes by four pairs of names."""
     given = [pair for pair in _PAIRS if all(is_set(fields, name) for name in pair)]
     if len(given) != 1:
-        raise InvalidRequest("exactly one of 'queries' and 'documents', and so on, must be given", param="queries")
+        pairs = "; ".join(f"'{first}' and '{second}'" for first, second in _PAIRS)
+        raise InvalidRequest(f"exactly one of these pairs must be given: {pairs}", param="queries")
     return _paired(fields, *given[0])
 
 
 def rerank_prompt_of(fields: Fields) -> PairedPrompts:
     """`/rerank`: one query."""
-    if opens(fields.get("query", _NULL), b"["):
+    query = fields.get("query", _NULL)
+    if not opens(query, b'"') and not opens(query, b"{"):
         raise InvalidRequest("'query' must be a string or an object with 'content'", param="query")
     return _paired(fields, "query", "documents")
 
@@ -122,6 +124,8 @@ def _instruction(fields: Fields, queries: int) -> str:
 def _scored(fields: Fields, name: str) -> list[msgspec.Raw]:
     """What is scored in one of the two fields, one or a list."""
     value = fields.get(name, _NULL)
+    if not any(opens(value, first) for first in (b'"', b"{", b"[")):
+        raise InvalidRequest(f"'{name}' must be a string, an object with 'content' or a list of them", param=name)
     refuse_many_values(value, name)
     parts = entries(value, name) if opens(value, b"[") else [value]
     if not 1 <= len(parts) <= MAX_INPUTS:

@@ -103,8 +103,16 @@ class Relay:
                 await self._pass(block if held_back is None else held_back.feed(block))
         except UpstreamError as error:
             self.result.broken = str(error)
+        except asyncio.CancelledError:
+            # OpenAI's client leaves with the last event, often before the backend has closed its answer.
+            if not reader.complete:
+                raise
         if held_back is not None:
             await self._pass(held_back.rest())
+        await self._conclude(reader)
+
+    async def _conclude(self, reader: StreamReader) -> None:
+        """Note how a stream ended, and say so where it broke."""
         if self._answer.status == 200 and not reader.complete and not reader.failed:
             self.result.broken = self.result.broken or "ended without its terminator"
         if self.result.broken:

@@ -28,6 +28,7 @@ from kvguard.simulator.wire import (
     Call,
     chat_call,
     completion_call,
+    count_answer,
     messages_call,
     responses_call,
     tokenize_answer,
@@ -38,6 +39,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
 Parse = Callable[[bytes, SimConfig], Call]
+Count = Callable[[bytes, SimConfig], dict[str, object]]
 Answering = Callable[[Head, Call], AnyAnswer]
 
 
@@ -106,13 +108,10 @@ def _plain_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list
         return JSONResponse({"object": "list", "data": [_model_card(config, int(clock.wall()))]})
 
     async def tokenize(request: Request) -> Response:
-        try:
-            body = await read_body(Headers(scope=request.scope), request.receive)
-            return JSONResponse(tokenize_answer(body, config))
-        except ApiError as error:
-            return _error_response(error)
-        except ClientLeftError:
-            return Response(status_code=400)  # nobody is left to read it
+        return await _counted(request, tokenize_answer, config)
+
+    async def count_tokens(request: Request) -> Response:
+        return await _counted(request, count_answer, config, enveloped=True)
 
     async def health(_: Request) -> Response:
         return Response(status_code=200 if driver.running else 503)
@@ -126,10 +125,22 @@ def _plain_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list
     return [
         Route("/v1/models", models, methods=["GET"]),
         Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
         Route("/health", health, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
         Route("/version", version, methods=["GET"]),
     ]
+
+
+async def _counted(request: Request, count: Count, config: SimConfig, *, enveloped: bool = False) -> Response:
+    """The answer of a route that only counts."""
+    try:
+        body = await read_body(Headers(scope=request.scope), request.receive)
+        return JSONResponse(count(body, config))
+    except ApiError as error:
+        return _error_response(error, enveloped=enveloped)
+    except ClientLeftError:
+        return Response(status_code=400)  # nobody is left to read it
 
 
 class Generation:

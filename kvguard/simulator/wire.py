@@ -100,6 +100,10 @@ class ResponsesBody(BaseModel):
     ignore_eos: bool = False
 
 
+class CountBody(BaseModel):
+    model: str
+
+
 class TokenizeBody(BaseModel):
     model: str | None = None
     prompt: str | None = None
@@ -179,6 +183,13 @@ def tokenize_answer(raw: bytes, config: SimConfig) -> dict[str, object]:
     else:
         raise _schema_error([{"type": "missing", "loc": "body.prompt", "msg": "Field required"}])
     return {"count": len(ids), "max_model_len": config.max_model_len, "tokens": ids, "token_strs": None}
+
+
+def count_answer(raw: bytes, config: SimConfig) -> dict[str, object]:
+    """What `/v1/messages/count_tokens` says."""
+    shared = GenerationBody(model=_parse(raw, CountBody).model)
+    call = _conversation_call(raw, anthropic_prompt.prompt_of, shared, 1, config)
+    return {"input_tokens": call.prompt_tokens}
 
 
 def _parse(raw: bytes, shape: type[AnyBody]) -> AnyBody:

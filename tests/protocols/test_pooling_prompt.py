@@ -238,6 +238,17 @@ def test_what_is_no_pair(prompt_of: Callable[[Fields], Prompt], body: dict[str, 
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize("value", [None, 5, True])
+def test_what_is_missing_in_a_pair_is_said_as_it_is(value: object) -> None:
+    """A field that is not there is no object without content, and the names that may be used are listed."""
+    with pytest.raises(InvalidRequest, match="'query' must be a string or an object with 'content'"):
+        rerank_prompt_of(fields_of({"query": value, "documents": ["d"]}))
+    with pytest.raises(InvalidRequest, match="'documents' must be a string, an object with 'content' or a list of"):
+        rerank_prompt_of(fields_of({"query": "q", "documents": value}))
+    with pytest.raises(InvalidRequest, match=r"'queries' and 'documents'; 'queries' and 'items'; .* 'text_2'"):
+        score_prompt_of(fields_of({"queries": value}))
+
+
 @deterministic
 @given(
     objects(

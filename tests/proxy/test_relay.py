@@ -261,6 +261,29 @@ async def test_a_client_that_stops_reading_counts_as_gone() -> None:
         assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="cancelled") == 1
 
 
+@pytest.mark.parametrize("heartbeat_seconds", [0, 60])
+async def test_a_client_may_leave_with_the_last_event(heartbeat_seconds: float) -> None:
+    """Its answer is whole and teaches its length, although the backend has not closed it yet."""
+
+    async def answer(call: Call) -> None:
+        await call.start_stream()
+        await call.token()
+        await call.event({"choices": [], "usage": completion(1, 40)["usage"]})
+        await call.chunk(b"data: [DONE]\n\n")
+        await hold(call)
+
+    sections = {"forecast": {"min_answers": 1}, "streams": {"heartbeat_seconds": heartbeat_seconds}}
+    async with running_stub(Stub(answer=answer)) as stub, guarding(stub, **sections) as guard:
+        async with raw_client(guard.service.port) as client:
+            await client.request(COMPLETIONS, {"prompt": [1], "max_tokens": 50, "stream": True})
+            await client.head()
+            while b"[DONE]" not in await client.chunk():
+                pass
+        await guard.until(lambda: guard.backend.ledger.live == 0)
+        assert guard.metric("kvguard_exchanges_total", route=COMPLETIONS, end="complete") == 1
+        assert guard.backend.occupancy.lengths.expected(cap=50, produced=0) == 40
+
+
 async def test_a_body_that_never_ends_is_given_up() -> None:
     """A client that promises a body and does not send it is told so, and nobody is asked."""
     sections = {"limits": {"body_seconds": 0.05}}

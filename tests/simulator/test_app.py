@@ -113,6 +113,11 @@ async def test_the_small_routes():
         assert (model["id"], model["max_model_len"], model["created"]) == ("sim-tiny", 4096, 1234)
         tokens = (await client.post("/tokenize", json={"prompt": "hello"})).json()
         assert (tokens["count"], tokens["max_model_len"], len(tokens["tokens"])) == (2, 4096, 2)
+        spoken = {"model": "sim-tiny", "messages": USER}
+        counted = (await client.post("/v1/messages/count_tokens", json=spoken)).json()
+        assert counted == {"input_tokens": (await client.post("/tokenize", json=spoken)).json()["count"]}
+        lost = await client.post("/v1/messages/count_tokens", json=spoken | {"model": "nope"})
+        assert (lost.status_code, lost.json()["type"]) == (404, "error")
         health = await client.get("/health")
         assert (health.status_code, health.content) == (200, b"")
         assert "version" in (await client.get("/version")).json()
