@@ -29,6 +29,7 @@ MAX_COPIES = 16384  # vLLM's own limit on n
 
 STREAM_OPTIONS = "stream_options"
 INCLUDE_USAGE = "include_usage"
+IN_EVERY_CHUNK = "continuous_usage_stats"  # has an effect only beside the former
 
 _NOTHING = msgspec.Raw(b"null")
 
@@ -209,6 +210,7 @@ def streamed_openly(request: InferenceRequest) -> InferenceRequest:
     Raises InvalidRequest when it asks by no truth value.
     """
     options = members(request.fields.get(STREAM_OPTIONS, _NOTHING), STREAM_OPTIONS)
+    read_bool(options, IN_EVERY_CHUNK)
     return replace(request, hides_usage=request.stream and not read_bool(options, INCLUDE_USAGE))
 
 
@@ -268,7 +270,8 @@ def rewrite(request: InferenceRequest, degradation: Degradation, *, ask_usage: b
     fields = changed if request.inside is None else {**request.fields, request.inside: _object(changed)}
     if asks:
         given = members(fields.get(STREAM_OPTIONS, _NOTHING), STREAM_OPTIONS)
-        fields = {**fields, STREAM_OPTIONS: _object({**given, INCLUDE_USAGE: msgspec.Raw(b"true")})}
+        less = {IN_EVERY_CHUNK: msgspec.Raw(b"false")} if IN_EVERY_CHUNK in given else {}
+        fields = {**fields, STREAM_OPTIONS: _object({**given, **less, INCLUDE_USAGE: msgspec.Raw(b"true")})}
     return Rewritten(write_fields(fields), tuple(str(edit) for edit in edits), asks)
 
 

@@ -11,7 +11,6 @@ from kvguard.admission.reasons import RejectReason
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
 from kvguard.protocols.error_format import ErrorFormat
-from kvguard.protocols.openai_errors import OPENAI_ERRORS
 from kvguard.protocols.routes import GENERATING, READS, errors_at
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
@@ -67,7 +66,7 @@ class TrafficApp:
 
     async def _dispatch(self, exchange: Exchange, method: str, path: str) -> None:
         if asks_for_websocket(exchange.headers):
-            answer = _plain_error(OPENAI_ERRORS, 501, "websocket_unsupported", "kvguard takes no websockets.")
+            answer = _plain_error(errors_at(path), 501, "websocket_unsupported", "kvguard takes no websockets.")
             # Whatever follows on this connection may be no HTTP any more.
             await exchange.respond(replace(answer, headers=[*answer.headers, (b"connection", b"close")]))
             return

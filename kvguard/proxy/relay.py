@@ -25,7 +25,8 @@ from kvguard.proxy.upstream import Headers, UpstreamAnswer
 MAX_KEPT_ANSWER_BYTES = 256 * 1024
 
 _STREAM_HEADERS: Headers = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
-
+# What passes may be less than the backend sends, or end with an event of ours.
+_NOT_OF_STREAMS = frozenset({b"x-accel-buffering", b"cache-control", b"content-length"})
 
 _HEARTBEAT = b": keep-alive\n\n"
 
@@ -77,7 +78,7 @@ class Relay:
     async def run(self, added: Headers, *, retry_after_seconds: float) -> Relayed:
         """Relay the whole answer but its end. Raises UpstreamError when it broke before its first byte."""
         headers = to_client(self._answer.headers, added)
-        if (find(headers, b"content-type") or b"").lower().startswith(b"text/event-stream"):
+        if _is_readable_stream(headers):
             await self._stream(headers)
         else:
             if self._answer.status in (429, 503) and find(headers, b"retry-after") is None:
@@ -88,10 +89,8 @@ class Relay:
         return self.result
 
     async def _stream(self, headers: Headers) -> None:
-        names = {name for name, _ in _STREAM_HEADERS}
-        await self._exchange.start(
-            self._answer.status, [*(pair for pair in headers if pair[0] not in names), *_STREAM_HEADERS]
-        )
+        kept = [pair for pair in headers if pair[0] not in _NOT_OF_STREAMS]
+        await self._exchange.start(self._answer.status, [*kept, *_STREAM_HEADERS])
         reader = StreamReader(self._manner.stream)
         held_back = UsageChunkFilter() if self._manner.strips_usage else None
         try:
@@ -192,3 +191,10 @@ class Relay:
 
 async def _or_end(blocks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(blocks, None)
+
+
+def _is_readable_stream(headers: Headers) -> bool:
+    """Whether it is a stream of events, and not compressed: nothing can be read in one that is, or added to it."""
+    encoding = find(headers, b"content-encoding") or b"identity"
+    events = (find(headers, b"content-type") or b"").lower().startswith(b"text/event-stream")
+    return events and encoding.strip().lower() == b"identity"

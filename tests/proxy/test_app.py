@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvguard.protocols.routes import GENERATING, READS
+from kvguard.protocols.routes import GENERATING, READS, errors_at
 from tests.kit.guard import COMPLETIONS, guarding
 from tests.kit.raw import raw_client
 from tests.kit.stub import Stub, exposition, running_stub
@@ -23,12 +23,9 @@ async def test_a_websocket_is_refused_on_any_path(path: str) -> None:
         await client.send(HANDSHAKE % path.encode() + b"\x81\x85\x00\x00\x00\x00hello")
         answer = await client.answer()
         assert (answer.status, answer.headers["connection"]) == (501, "close")
-        assert answer.json["error"] == {
-            "message": "kvguard takes no websockets.",
-            "type": "server_error",
-            "param": None,
-            "code": "websocket_unsupported",
-        }
+        assert answer.body == errors_at(path).body(
+            "kvguard takes no websockets.", code="websocket_unsupported", kind="server_error"
+        )
         with pytest.raises(EOFError):
             await client.head()
         assert not stub.hits

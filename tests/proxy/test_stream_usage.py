@@ -41,6 +41,8 @@ def generated(guard: Guard) -> float | None:
         ({"stream_options": {}}, ASKED, False),
         ({"stream_options": {"include_usage": False}}, ASKED, False),
         ({"stream_options": {"chunk": 3}}, {"chunk": 3, **ASKED}, False),
+        # Which says nothing by itself, and beside the other would put usage into every chunk.
+        ({"stream_options": {"continuous_usage_stats": True}}, {"continuous_usage_stats": False, **ASKED}, False),
         ({"stream_options": {"include_usage": True}}, ASKED, True),
         ({"stream_options": {"include_usage": "true"}}, {"include_usage": "true"}, True),
     ],
@@ -75,11 +77,12 @@ async def test_a_plain_request_is_not_touched() -> None:
         assert stub.hits[-1].body == answer.request.content
 
 
-async def test_options_that_are_no_truth_value_are_refused() -> None:
+@pytest.mark.parametrize("option", ["include_usage", "continuous_usage_stats"])
+async def test_options_that_are_no_truth_value_are_refused(option: str) -> None:
     """As by the engine."""
     async with running_stub(Stub()) as stub, guarding(stub) as guard:
-        answer = await guard.complete(stream=True, stream_options={"include_usage": "perhaps"})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "include_usage")
+        answer = await guard.complete(stream=True, stream_options={option: "perhaps"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, option)
         assert not stub.hits
 
 
