@@ -30,6 +30,7 @@ from kvguard.proxy.controller import Controller, Refusal, Weighed
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, WholeAnswer
 from kvguard.proxy.governance import Terms
 from kvguard.proxy.pipeline import PipelinePolicy
+from kvguard.proxy.reading import BodyReader
 from kvguard.proxy.refusal import STATUS, body_too_large, invalid_request, render
 from kvguard.proxy.upstream import Headers
 from kvguard.proxy.why import gauge_words, reasons
@@ -59,6 +60,7 @@ class Explainer:
         policy: PipelinePolicy,
     ) -> None:
         self._controller = controller
+        self._reader = BodyReader()
         self._counter = counter
         self._routes = routes
         self._clock = clock
@@ -67,7 +69,7 @@ class Explainer:
     async def explain(self, body: bytes, headers: Headers, path: str | None = None) -> Json:
         """What would become of the request in `body`. Raises InvalidRequest or UnknownRoute."""
         route, governance = self._route(path, body), self._controller.governance
-        request = route.parse(body)
+        request = await self._reader.read(route, body)
         # Whoever reaches the admin port may ask on behalf of anybody.
         caller = governance.identity.caller(headers, trusted=True)
         terms = governance.terms(route.path, request.model, caller)

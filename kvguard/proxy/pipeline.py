@@ -23,6 +23,7 @@ from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
 from kvguard.proxy.governance import Terms
 from kvguard.proxy.headers import DEGRADED, TIER, to_upstream
 from kvguard.proxy.identity import Caller
+from kvguard.proxy.reading import BodyReader
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Manner, Relay, Relayed
 from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
@@ -63,6 +64,7 @@ class Pipeline:
     ) -> None:
         self._controller = controller
         self.line = WaitingLine(controller.room, clock, give_back=self._give_back, report=reporter.waited)
+        self._reader = BodyReader()
         self._counter = counter
         self._upstream = upstream
         self._reporter = reporter
@@ -78,7 +80,7 @@ class Pipeline:
             return
         try:
             body = await exchange.read_body(self.policy.max_body_bytes)
-            request = route.parse(body)
+            request = await self._reader.read(route, body)
         except BodyTooLarge:
             refusal = body_too_large(self.policy.max_body_bytes, self._controller.tier)
             await self.refuse(exchange, route, refusal, caller)
