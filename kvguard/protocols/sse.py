@@ -11,8 +11,13 @@ import msgspec
 
 TAIL_BYTES = 16_384
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# Where the events around the answer make the last one too long to be kept whole.
-_LAST_USAGE = re.compile(rb'"usage": ?\{"input_tokens": ?(\d{1,16})[,}].*?"output_tokens": ?(\d{1,16})[,}]', re.DOTALL)
+# Where the events around the answer make the last one too long to be kept whole. Between the two counts only whole
+# objects stand: an event repeats the client's tools and schemas, which may have a "usage" of their own.
+_LAST_USAGE = re.compile(
+    rb'"usage": ?\{"input_tokens": ?(\d{1,16})[,}]'
+    rb"[^{}]*?(?:\{[^{}]*+\}[^{}]*?)*?"
+    rb'"output_tokens": ?(\d{1,16})[,}]'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,6 +254,31 @@ def test_usage_is_found_in_an_event_too_long_to_be_kept(padding: int, found: boo
     assert (reader.usage() == Usage(prompt_tokens=5, completion_tokens=4)) is found
 
 
+USAGE = b'"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":0},"output_tokens":4,"total_tokens":9}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "usage"),
+    [
+        (b'{"usage":{"input_tokens":1}}', USAGE),
+        (b'{"usage":{"input_tokens":1,"a":{"b":{"c":{}}}}}', USAGE),
+        (b'{"usage":{"input_tokens":1,"output_tokens":2}}', USAGE),
+        (b'{"usage":{"input_tokens":1,"a":{}}}', b'"usage": {"input_tokens": 5, "output_tokens": 4}'),
+    ],
+)
+def test_a_schema_of_the_client_is_no_usage(schema: bytes, usage: bytes) -> None:
+    """It is repeated in the last event as it came, before the usage."""
+    event = b'data: {"response":{"output":"' + b"x" * TAIL_BYTES + b'","text":{"schema":' + schema + b"}," + usage
+    assert fed(event + b"}}\n\n").usage() == Usage(prompt_tokens=5, completion_tokens=4)
+
+
+@pytest.mark.parametrize("part", [b'"usage":{"input_tokens":1,', b'"usage":{"input_tokens":1,"a":{},', b"{}"])
+def test_what_looks_like_the_beginning_of_usage_is_not_searched_again_and_again(part: bytes) -> None:
+    """The search takes time that grows with what is kept, not with its square."""
+    event = b'data: "usage":{"input_tokens":1,' + part * (TAIL_BYTES // len(part))
+    assert fed(event * 2).usage() is None
+
+
 def test_usage_behind_which_too_much_comes_is_not_known() -> None:
     """What is kept is bounded."""
     event = b'data: {"response":{"usage":{"input_tokens":5,"output_tokens":4},"output":"' + b"x" * TAIL_BYTES
