@@ -9,6 +9,7 @@ from kvguard.protocols.request import InferenceRequest, read_common, streamed_op
 from kvguard.protocols.route import Route
 
 PATH = "/invocations"
+ADAPTER = b"x-amzn-sagemaker-adapter-identifier"
 
 
 def parse(body: bytes) -> InferenceRequest:
@@ -18,4 +19,4 @@ def parse(body: bytes) -> InferenceRequest:
     return streamed_openly(read_common(body, fields, prompt_of(fields), caps))
 
 
-ROUTE: Final = Route(path=PATH, parse=parse)
+ROUTE: Final = Route(path=PATH, parse=parse, model_header=ADAPTER)

@@ -11,9 +11,13 @@ from kvguard.protocols.sse import OPENAI, StreamFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A route that takes KV. `path` is also its label; `parse` raises InvalidRequest naming the field at fault."""
+    """A route that takes KV. `path` is also its label; `parse` raises InvalidRequest naming the field at fault.
+
+    A header of the name `model_header` names the model in place of the body.
+    """
 
     path: str
     parse: Callable[[bytes], InferenceRequest]
     errors: ErrorFormat = OPENAI_ERRORS
     stream: StreamFormat = OPENAI
+    model_header: bytes = b""

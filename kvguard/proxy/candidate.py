@@ -44,6 +44,12 @@ class Candidate:
         return dataclasses.replace(demand, population=population)
 
 
+def named(request: InferenceRequest, route: Route, headers: Headers) -> InferenceRequest:
+    """The request with the model it will run on where a header says which; the body is left to the engine to change."""
+    model = find(headers, route.model_header) if route.model_header else None
+    return request if model is None else dataclasses.replace(request, model=model.decode("latin-1"))
+
+
 def marked(request: InferenceRequest, route: Route, headers: Headers, policy: DegradePolicy) -> InferenceRequest:
     """The request with what its route, its model and its headers make of it."""
     traits = set(request.traits)

@@ -25,7 +25,7 @@ from kvguard.protocols.fields import is_set, read_fields
 from kvguard.protocols.openai_errors import OPENAI_ERRORS, error_body
 from kvguard.protocols.request import rewrite
 from kvguard.protocols.route import Route
-from kvguard.proxy.candidate import Candidate, counted, marked, opts_out
+from kvguard.proxy.candidate import Candidate, counted, marked, named, opts_out
 from kvguard.proxy.controller import Controller, Refusal, Weighed
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, WholeAnswer
 from kvguard.proxy.governance import Terms
@@ -69,7 +69,7 @@ class Explainer:
     async def explain(self, body: bytes, headers: Headers, path: str | None = None) -> Json:
         """What would become of the request in `body`. Raises InvalidRequest or UnknownRoute."""
         route, governance = self._route(path, body), self._controller.governance
-        request = await self._reader.read(route, body)
+        request = named(await self._reader.read(route, body), route, headers)
         # Whoever reaches the admin port may ask on behalf of anybody.
         caller = governance.identity.caller(headers, trusted=True)
         terms = governance.terms(route.path, request.model, caller)

@@ -17,7 +17,7 @@ from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted, UpstreamUnreachable
 from kvguard.protocols.request import InferenceRequest, Rewritten, rewrite
 from kvguard.protocols.route import Route
-from kvguard.proxy.candidate import Candidate, CandidatePolicy, counted, marked
+from kvguard.proxy.candidate import Candidate, CandidatePolicy, counted, marked, named
 from kvguard.proxy.controller import MESSAGES, Admission, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
 from kvguard.proxy.governance import Terms
@@ -80,7 +80,7 @@ class Pipeline:
             return
         try:
             body = await exchange.read_body(self.policy.max_body_bytes)
-            request = await self._reader.read(route, body)
+            request = named(await self._reader.read(route, body), route, exchange.headers)
         except BodyTooLarge:
             refusal = body_too_large(self.policy.max_body_bytes, self._controller.tier)
             await self.refuse(exchange, route, refusal, caller)

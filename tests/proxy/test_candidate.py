@@ -6,7 +6,7 @@ from kvguard.admission.footprint import Trait
 from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.population import Population
 from kvguard.proxy.app import GENERATING
-from kvguard.proxy.candidate import CandidatePolicy, counted, marked
+from kvguard.proxy.candidate import CandidatePolicy, counted, marked, named
 from tests.kit.explaining import COUNTER, backend_at
 from tests.kit.guard import COMPLETIONS
 
@@ -29,6 +29,21 @@ def test_traits_come_from_model_and_headers_as_configured(
     route = GENERATING[COMPLETIONS]
     request = marked(route.parse(BODY), route, headers, policy)
     assert (request.traits, request.route) == (traits, COMPLETIONS)
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "model"),
+    [
+        ("/invocations", b"X-Amzn-SageMaker-Adapter-Identifier", "lora"),
+        ("/invocations", b"x-amzn-sagemaker-adapter-alias", "thinker"),
+        (COMPLETIONS, b"X-Amzn-SageMaker-Adapter-Identifier", "thinker"),
+    ],
+)
+def test_a_header_may_name_the_model_as_on_sagemaker(path: str, header: bytes, model: str) -> None:
+    """The engine puts it in place of the body's, there alone, and the body is left to it."""
+    route = GENERATING[path]
+    request = named(route.parse(BODY), route, [(header, b"lora")])
+    assert (request.model, request.body) == (model, BODY)
 
 
 @pytest.mark.anyio

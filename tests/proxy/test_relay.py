@@ -140,6 +140,17 @@ async def test_a_reasoning_model_is_never_trimmed() -> None:
         assert (answered.headers["x-kvguard-tier"], stub.hits[0].json["max_tokens"]) == ("1", 100)
 
 
+async def test_the_model_a_header_names_is_the_one_that_counts() -> None:
+    """Nobody gets past what holds for a model by naming another in the body, and the engine sees the header."""
+    header = {"x-amzn-sagemaker-adapter-identifier": "tiny"}
+    page = Stub().page.replace("} 0.0", "} 0.75", 1)
+    async with running_stub(Stub(page=page)) as stub, guarding(stub, degrade={"reasoning_models": ["tiny"]}) as guard:
+        body = {"model": "other", "prompt": [1], "max_tokens": 100}
+        answered = await guard.client.post("/invocations", json=body, headers=header)
+        assert (answered.headers["x-kvguard-tier"], stub.hits[0].json) == ("1", body)
+        assert stub.hits[0].headers.items() >= header.items()
+
+
 async def test_a_stream_in_which_the_backend_reports_an_error_is_not_an_answer() -> None:
     """It passes as it is, counts as an upstream error, and its length teaches nothing."""
 
