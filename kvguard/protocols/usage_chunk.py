@@ -81,13 +81,12 @@ class UsageChunkFilter:
         if not _NO_COMMENT.search(event):
             yield event
             return
-        reports = _USAGE.search(event) is not None
-        usage = _usage_chunk(event) if reports and not self._told_anyway else None
+        reporting = _reporting_chunk(event)
         before, self._kept = self._kept, b""
-        if usage is not None:
-            yield _with_fingerprint(before, usage)
+        if reporting is not None and not reporting.choices and not self._told_anyway:
+            yield _with_fingerprint(before, reporting)
             return
-        self._told_anyway = self._told_anyway or reports
+        self._told_anyway = self._told_anyway or reporting is not None
         yield before
         if _FINISHED.search(event):
             self._kept = event
@@ -95,14 +94,14 @@ class UsageChunkFilter:
             yield event
 
 
-def _usage_chunk(event: bytes) -> _Chunk | None:
-    """The chunk, if it has usage and nothing else."""
-    data = _DATA.findall(event)
+def _reporting_chunk(event: bytes) -> _Chunk | None:
+    """The chunk, if it has usage."""
+    data = _DATA.findall(event) if _USAGE.search(event) else []
     try:
         chunk = _chunks.decode(data[0]) if len(data) == 1 else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return None if chunk is None or chunk.choices or not opens(chunk.usage, b"{") else chunk
+    return None if chunk is None or not opens(chunk.usage, b"{") else chunk
 
 
 def _with_fingerprint(event: bytes, usage: _Chunk) -> bytes:

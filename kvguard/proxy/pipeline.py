@@ -80,7 +80,6 @@ class Pipeline:
             return
         try:
             body = await exchange.read_body(self.policy.max_body_bytes)
-            request = named(await self._reader.read(route, body), route, exchange.headers)
         except BodyTooLarge:
             refusal = body_too_large(self.policy.max_body_bytes, self._controller.tier)
             await self.refuse(exchange, route, refusal, caller)
@@ -90,7 +89,7 @@ class Pipeline:
             return
         # The answer may end only outside the scope: once it has ended, the server reports the client as gone.
         async with exchange.watch():
-            answer = await self._admit_and_forward(exchange, route, request, caller, len(body))
+            answer = await self._read_and_forward(exchange, route, body, caller)
         if answer is None:
             await exchange.finish()
         else:
@@ -129,10 +128,20 @@ class Pipeline:
         )
         return render(refusal, self.policy.statuses, route.errors)
 
+    async def _read_and_forward(
+        self, exchange: Exchange, route: Route, body: bytes, caller: Caller
+    ) -> WholeAnswer | None:
+        """What is left to answer, None when the answer only lacks its end."""
+        try:
+            request = named(await self._reader.read(route, body), route, exchange.headers)
+        except InvalidRequest as error:
+            return self._refused(exchange, route, invalid_request(error, self._controller.tier), caller)
+        return await self._admit_and_forward(exchange, route, request, caller, len(body))
+
     async def _admit_and_forward(
         self, exchange: Exchange, route: Route, request: InferenceRequest, caller: Caller, size_bytes: int
     ) -> WholeAnswer | None:
-        """What is left to answer; None when the answer only lacks its end."""
+        """As above, of a request that was read."""
         terms = self._controller.governance.terms(route.path, request.model, caller)
         candidate = await self._counted(
             marked(request, route, exchange.headers, terms.policy.degrade), terms.priority.name

@@ -129,8 +129,8 @@ async def test_none_comes_inside_an_event() -> None:
         assert await silent.client.chunk() == BEAT
 
 
-async def test_none_comes_while_an_event_is_held_back() -> None:
-    """Where the usage is taken out, the last chunk waits for what follows it; no comment goes before it."""
+async def test_one_comes_before_a_chunk_that_is_held_back() -> None:
+    """Where the usage is taken out, the last chunk waits for what follows it, however long that takes."""
     last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
     text = json.dumps(last, separators=(",", ":"))
     async with streaming(stream=True) as silent:
@@ -138,7 +138,8 @@ async def test_none_comes_while_an_event_is_held_back() -> None:
         assert await silent.client.chunk() == BEAT
         await silent.call.event(text)
         await silent.guard.clock.settle()
-        await silent.guard.advance(5.0)
+        await silent.guard.advance(1.0)
+        assert await silent.client.chunk() == BEAT
         await silent.call.event({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
         await silent.call.end_stream()
         silent.driven.done(silent.call)

@@ -35,7 +35,8 @@ STREAMS = [
     (b"", b""),
     (USAGE % FINGERPRINT, b""),
     (b'data: {"choices":[],"usage":null}\n\n' + DONE, b'data: {"choices":[],"usage":null}\n\n' + DONE),
-    (b'data: {"usage":[\n\n' + DONE, b'data: {"usage":[\n\n' + DONE),
+    (b'data: {"usage":{\n\n' + USAGE % b"" + DONE, b'data: {"usage":{\n\n' + DONE),
+    (b'data: {"choices":[{"usage":{}}]}\n\n' + USAGE % b"", b'data: {"choices":[{"usage":{}}]}\n\n'),
 ]
 
 

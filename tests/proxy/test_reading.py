@@ -59,3 +59,21 @@ async def test_what_is_wrong_with_a_body_is_said_either_way(size: int) -> None:
     with pytest.raises(InvalidRequest):
         await reader.read(ROUTE, b"[" * size)
     assert await reader.read(ROUTE, body(AT_ONCE_BYTES + 1))
+
+
+async def test_who_leaves_while_waiting_gives_up_the_turn() -> None:
+    """What it sent is not read any more, and the next one is."""
+    go, seen = threading.Event(), []
+
+    def parse(given: bytes) -> InferenceRequest:
+        assert go.wait(10)
+        seen.append(len(given))
+        return ROUTE.parse(given)
+
+    reader, route = BodyReader(), replace(ROUTE, parse=parse)
+    first, gone, last = (asyncio.ensure_future(reader.read(route, body(AT_ONCE_BYTES + more))) for more in (1, 2, 3))
+    asyncio.get_running_loop().call_soon(gone.cancel)
+    asyncio.get_running_loop().call_soon(go.set)
+    await asyncio.gather(first, last)
+    assert gone.cancelled()
+    assert seen == [AT_ONCE_BYTES + 1, AT_ONCE_BYTES + 3]
