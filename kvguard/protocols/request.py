@@ -318,6 +318,7 @@ def _cut_sequences(request: InferenceRequest, cut: SequenceCut) -> Iterator[_Edi
     copies = request.copies
     if request.beams:
         yield _Edit("use_beam_search", True, False)
+        yield from _lower_least(request)
     if copies > 1 and (request.beams or cut is SequenceCut.ALL):
         yield _Edit("n", copies, 1)
         copies = 1
@@ -325,6 +326,13 @@ def _cut_sequences(request: InferenceRequest, cut: SequenceCut) -> Iterator[_Edi
         value = _foreign_int(request.params, name)
         if value is not None and value > least:
             yield _Edit(name, value, least)
+
+
+def _lower_least(request: InferenceRequest) -> Iterator[_Edit]:
+    """A beam search does not look at `min_tokens`; anything else is refused with more than its own cap."""
+    cap = request.caps.default_tokens if request.requested_cap is None else request.requested_cap
+    if cap is not None and request.min_tokens > cap:
+        yield _Edit("min_tokens", request.min_tokens, cap)
 
 
 def _foreign_int(fields: Fields, name: str) -> int | None:

@@ -329,6 +329,25 @@ def test_whose_growth_can_be_watched(fields: str, streamed: bool) -> None:
             ["use_beam_search=true->false", "n=4->1"],
             {"use_beam_search": False, "n": 1},
         ),
+        # A beam search ignores a least length that sampling would be refused for.
+        (
+            completion('"use_beam_search":true,"n":4,"min_tokens":9,"max_tokens":8'),
+            Degradation(cut=BEAMS),
+            ["use_beam_search=true->false", "min_tokens=9->8", "n=4->1"],
+            {"use_beam_search": False, "min_tokens": 8, "n": 1},
+        ),
+        (
+            completion('"use_beam_search":true,"n":4,"min_tokens":17'),
+            Degradation(cut=BEAMS),
+            ["use_beam_search=true->false", "min_tokens=17->16", "n=4->1"],
+            {"use_beam_search": False, "min_tokens": 16, "n": 1},
+        ),
+        (
+            chat('"use_beam_search":true,"n":4,"min_tokens":9'),
+            Degradation(cut=BEAMS),
+            ["use_beam_search=true->false", "n=4->1"],
+            {"use_beam_search": False, "min_tokens": 9, "n": 1},
+        ),
         (completion('"n":4'), Degradation(cut=NONE), [], {}),
         (completion('"n":4'), Degradation(cut=BEAMS), [], {}),
         (completion('"n":4'), Degradation(cut=ALL), ["n=4->1"], {"n": 1}),
@@ -444,7 +463,7 @@ def test_a_rewritten_request_is_the_same_request_asking_for_less(
     remaining = again.demand(prompts, context_tokens=context, assumed_output_tokens=256)
     assert (remaining.copies, remaining.beams) == (decided.copies, decided.beams)
     assert remaining.output_cap == decided.output_cap
-    assert remaining.min_tokens == asked.min_tokens
+    assert remaining.min_tokens == asked.min_tokens or (asked.beams and remaining.min_tokens < asked.min_tokens)
     assert degradation.output_cap is None or remaining.min_tokens <= degradation.output_cap
     assert remaining.sequences <= asked.sequences
     assert remaining.output_cap is None or asked.output_cap is None or remaining.output_cap <= asked.output_cap

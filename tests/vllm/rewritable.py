@@ -125,7 +125,6 @@ MESSAGE_ROWS: list[Body] = [
     {"tools": [{"name": "get", "input_schema": UNIT}], "tool_choice": {"type": "tool", "name": "get"}, "stream": True},
     {"tools": [{"name": "get", "input_schema": UNIT}], "tool_choice": {"type": "none"}},
     {"thinking": {"type": "disabled"}},
-    {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100, "stop_sequences": EARLY},
     {"cache_salt": "salt"},
     {"chat_template_kwargs": {"enable_thinking": False}},
     {"unknown": 1},

@@ -5,7 +5,7 @@ import sys
 from anthropic import Anthropic
 from told import QUESTION, WEATHER, tell_all
 
-client = Anthropic(base_url=sys.argv[1], api_key="unused")
+client = Anthropic(base_url=sys.argv[1], auth_token="unused")
 COUNTED = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}]}
 # The package has no `temperature` any more; vLLM still takes one.
 CHAT = {**COUNTED, "max_tokens": 12, "extra_body": {"temperature": 0}}
