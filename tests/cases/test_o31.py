@@ -129,16 +129,18 @@ async def test_none_comes_inside_an_event() -> None:
         assert await silent.client.chunk() == BEAT
 
 
-async def test_none_comes_while_an_event_is_held_back() -> None:
-    """Where the usage is taken out, the last chunk waits for what follows it; no comment goes before it."""
+async def test_comments_go_before_an_event_that_is_held_back() -> None:
+    """Where the usage is taken out, the last chunk waits for what follows it; a whole one is no half event."""
     last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
     text = json.dumps(last, separators=(",", ":"))
     async with streaming(stream=True) as silent:
         await silent.guard.advance(1.0)
         assert await silent.client.chunk() == BEAT
         await silent.call.event(text)
-        await silent.guard.clock.settle()
-        await silent.guard.advance(5.0)
+        await silent.guard.until(lambda: silent.guard.backend.ledger.prefill_tokens == 0)  # it has been read
+        for _ in range(2):
+            await silent.guard.advance(1.0)
+            assert await silent.client.chunk() == BEAT
         await silent.call.event({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
         await silent.call.end_stream()
         silent.driven.done(silent.call)
