@@ -32,7 +32,8 @@ CLOSED = {
     *("/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update", "/update_weights"),
     *("/start_draft_weight_update", "/finish_weight_update", "/update_weight_version", "/weight_checker"),
     *("/get_world_size", "/scale_elastic_ep", "/is_scaling_elastic_ep"),
-    *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),
+    *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel", "/inference/v1/abort_requests"),
+    *("/v1/completions/derender", "/v1/chat/completions/derender"),
 }
 
 

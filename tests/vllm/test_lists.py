@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from kvguard.admission.population import ANYBODY
 from tests.vllm.server import VllmServer
 from tests.vllm.test_proxy import MODEL, guarded
 
@@ -75,11 +76,11 @@ async def test_scores_are_counted_as_they_are_cut(
 async def test_a_batch_asked_to_stream_answers_in_one_piece_and_counts_its_last_step(idle_vllm: VllmServer) -> None:
     """So its usage is no length, and nothing is learned from it."""
     body = {"model": MODEL, "messages": CONVERSATIONS, "max_tokens": 6, "ignore_eos": True, "stream": True}
-    async with guarded(idle_vllm) as guard:
+    async with guarded(idle_vllm, forecast={"min_answers": 1}) as guard:
         answer = await guard.client.post("/v1/chat/completions/batch", json=body)
         assert answer.headers["content-type"] == "application/json"
         assert answer.json()["usage"]["completion_tokens"] < 3 * 6
-        assert guard.backend.occupancy.lengths.expected(cap=6, produced=0) is None
+        assert guard.backend.occupancy.lengths.learned(ANYBODY, cap=6, produced=0) is None
 
 
 @pytest.mark.parametrize("asks", [False, True])
