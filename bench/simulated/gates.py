@@ -9,7 +9,7 @@ from bench.overload.gates import Gate, SaturationGate
 from bench.overload.workload import Arrival
 from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.admission.usage import UsageSample
 from kvguard.bootstrap import build_backend
 from kvguard.policies import governance_of
 from kvguard.proxy.controller import Admission, Controller
@@ -17,6 +17,7 @@ from kvguard.sections import BackendSettings
 from kvguard.settings import Settings
 from kvguard.simulator.config import SimConfig
 from kvguard.simulator.engine import EngineStats
+from tests.kit.closed_loop import usage_of
 
 
 class Verdict(enum.Enum):
@@ -115,7 +116,7 @@ class Kvguard(Door):
         return self._admitted[arrival.number].decision.demand.output_cap or arrival.cap
 
     def scraped(self, stats: EngineStats, now: float) -> None:
-        self._backend.observe(UsageSample(engines=(_usage(stats, self._config),)), asked_at=now)
+        self._backend.observe(UsageSample(engines=(usage_of(stats, self._config),)), asked_at=now)
         self._controller.retier(now)
 
     def progress(self, arrival: Arrival, produced: int) -> None:
@@ -134,22 +135,4 @@ def _demand(arrival: Arrival) -> Demand:
         output_cap=arrival.cap,
         asked_cap=arrival.cap,
         expected_output=arrival.cap,
-    )
-
-
-def _usage(stats: EngineStats, config: SimConfig) -> EngineUsage:
-    return EngineUsage(
-        engine="0",
-        capacity_blocks=stats.usable_blocks,
-        capacity_tokens=stats.usable_blocks * config.block_size,
-        block_size=config.block_size,
-        pool_block_size=config.block_size,
-        used_ratio=stats.usage_ratio,
-        running=stats.running,
-        waiting=stats.waiting,
-        waiting_for_capacity=stats.waiting,
-        preemptions_total=stats.preemptions_reported,
-        prompt_tokens_total=stats.prompt_tokens,
-        generation_tokens_total=stats.generation_tokens,
-        awake=True,
     )

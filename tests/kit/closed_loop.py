@@ -21,7 +21,7 @@ from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, new_backend
 from kvguard.proxy.controller import Admission, Controller, Refusal
 from kvguard.simulator.config import SimConfig
-from kvguard.simulator.engine import SequenceRequest, SimEngine, SimToken
+from kvguard.simulator.engine import EngineStats, SequenceRequest, SimEngine, SimToken
 
 TICK = 0.05
 SCRAPE_EVERY = 0.5
@@ -185,20 +185,23 @@ class World:
                 self.backend.observe(sample, asked_at=asked_at)
 
     def _page(self) -> UsageSample:
-        stats, size = self._shown, self._config.block_size  # a frozen engine tells nothing new
-        usage = EngineUsage(
-            engine="0",
-            capacity_blocks=stats.usable_blocks,
-            capacity_tokens=stats.usable_blocks * size,
-            block_size=size,
-            pool_block_size=size,
-            used_ratio=stats.usage_ratio,
-            running=stats.running,
-            waiting=stats.waiting,
-            waiting_for_capacity=stats.waiting,
-            preemptions_total=stats.preemptions_reported,
-            prompt_tokens_total=stats.prompt_tokens,
-            generation_tokens_total=stats.generation_tokens,
-            awake=True,
-        )
-        return UsageSample(engines=(usage,))
+        return UsageSample(engines=(usage_of(self._shown, self._config),))  # a frozen engine tells nothing new
+
+
+def usage_of(stats: EngineStats, config: SimConfig) -> EngineUsage:
+    """What a scrape of the simulated engine says."""
+    return EngineUsage(
+        engine="0",
+        capacity_blocks=stats.usable_blocks,
+        capacity_tokens=stats.usable_blocks * config.block_size,
+        block_size=config.block_size,
+        pool_block_size=config.block_size,
+        used_ratio=stats.usage_ratio,
+        running=stats.running,
+        waiting=stats.waiting,
+        waiting_for_capacity=stats.waiting,
+        preemptions_total=stats.preemptions_reported,
+        prompt_tokens_total=stats.prompt_tokens,
+        generation_tokens_total=stats.generation_tokens,
+        awake=True,
+    )

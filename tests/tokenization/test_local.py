@@ -109,8 +109,8 @@ async def test_many_small_conversations_are_one_piece_of_work(directory: Path) -
     chats = tuple(chat(messages=[{"role": "user", "content": "a" * size}]) for size in range(1, 60))
     alone = [(await counter.count_chats((one,), {}))[0] for one in chats]
     together = asyncio.ensure_future(counter.count_chats(chats, {}))
-    await asyncio.sleep(0)  # noqa: TID251  one turn of the loop
-    assert not together.done()
+    done, _ = await asyncio.wait({together}, timeout=0)
+    assert not done
     assert await together == tuple(alone)
     assert await counter.count_chats((), {}) == ()
 
