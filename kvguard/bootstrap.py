@@ -24,7 +24,7 @@ from kvguard.modelspec.config import Serving, kv_cache_spec
 from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of
 from kvguard.poller import Poller, PollPolicy
 from kvguard.pool.backend import Backend, new_backend
-from kvguard.protocols.routes import GENERATING
+from kvguard.protocols.routes import VLLM
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
@@ -102,10 +102,10 @@ async def running(
         pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
         controller.on_freed = pipeline.line.pump
         metrics.watch_waiting(lambda: len(controller.room))
-        app = TrafficApp(pipeline, controller, upstream, reporter, clock, policy)
+        app = TrafficApp(VLLM, pipeline, controller, upstream, reporter, clock)
         pollers = _pollers(settings, controller, reporter, clock)
         ready = _start(pollers, controller, reporter, clock, stack)
-        explainer = Explainer(controller, counter, GENERATING, clock, policy)
+        explainer = Explainer(controller, counter, VLLM.generating, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
         followers.follow(policies_of(asked, backends))
@@ -213,7 +213,7 @@ def _metrics(settings: Settings, registry: CollectorRegistry, backends: Sequence
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
     metrics.prepare(
-        routes=tuple(GENERATING),
+        routes=tuple(VLLM.generating),
         backends=[backend.name for backend in backends],
         sources=[source.value for source in CountSource],
     )

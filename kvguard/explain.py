@@ -24,7 +24,7 @@ from kvguard.errors import InvalidRequest, SettingsError
 from kvguard.estimate.source import Source, find_source
 from kvguard.policies import governance_of, pipeline_policy
 from kvguard.pool.backend import Backend
-from kvguard.protocols.routes import GENERATING
+from kvguard.protocols.routes import VLLM
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer, UnknownRoute
 from kvguard.proxy.headers import OPT_OUT
@@ -151,7 +151,7 @@ def _offline(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[
     )
     controller.governance = governance_of(settings)
     with _counter(settings, source) as counter:
-        explainer = Explainer(controller, counter, GENERATING, clock, pipeline_policy(settings))
+        explainer = Explainer(controller, counter, VLLM.generating, clock, pipeline_policy(settings))
         try:
             return asyncio.run(explainer.explain(body, headers, chosen.route))
         except InvalidRequest as error:

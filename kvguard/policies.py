@@ -13,7 +13,7 @@ from kvguard.admission.waiting import WaitingPolicy
 from kvguard.errors import SettingsError
 from kvguard.policy_sections import tenant_table
 from kvguard.pool.backend import Backend
-from kvguard.protocols.routes import GENERATING
+from kvguard.protocols.routes import VLLM
 from kvguard.proxy.candidate import CandidatePolicy
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.exchange import Patience
@@ -83,10 +83,10 @@ def policies_of(settings: Settings, backends: Sequence[Backend]) -> Policies:
 def governance_of(settings: Settings) -> Governance:
     """Who is decided on by which policy. Raises SettingsError when an override is for a route there is not."""
     routes = {route for each in settings.overrides for route in each.routes}
-    unknown = sorted(routes - GENERATING.keys())
+    unknown = sorted(routes - VLLM.generating.keys())
     if unknown:
         raise SettingsError(
-            [f"overrides: {route}: no such route; there are {', '.join(GENERATING)}" for route in unknown]
+            [f"overrides: {route}: no such route; there are {', '.join(VLLM.generating)}" for route in unknown]
         )
     table, chosen = settings.policy_plan().table(), settings.identity
     identity = IdentityPolicy(

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from kvguard.admission.reasons import RejectReason
-from kvguard.protocols.routes import GENERATING, READS
+from kvguard.protocols.routes import VLLM
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,8 +47,9 @@ def test_every_reason_is_documented() -> None:
 def test_every_route_is_documented() -> None:
     """Each path that is served or passed on has its place on the page about them."""
     served, _, passed = (ROOT / "docs" / "routes.md").read_text().partition("## Passed as they are")
-    assert set(re.findall(r"`(/[^`]*)`", served.partition("| Route |")[2].partition("\n\n")[0])) >= GENERATING.keys()
-    assert {path: method for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", passed)} == READS
+    listed = served.partition("| Route |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(/[^`]*)`", listed)) >= VLLM.generating.keys()
+    assert {path: method for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", passed)} == VLLM.reads
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

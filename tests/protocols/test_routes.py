@@ -6,15 +6,15 @@ from kvguard.protocols.anthropic_errors import ANTHROPIC_ERRORS
 from kvguard.protocols.error_format import ErrorFormat
 from kvguard.protocols.openai_errors import OPENAI_ERRORS
 from kvguard.protocols.responses_errors import RESPONSES_ERRORS
-from kvguard.protocols.routes import GENERATING, READS, errors_at
+from kvguard.protocols.routes import VLLM
 
 
 def test_every_route_stands_under_its_own_path() -> None:
     """And none of them is a harmless read."""
-    assert all(path == route.path for path, route in GENERATING.items())
-    assert not GENERATING.keys() & READS.keys()
+    assert all(path == route.path for path, route in VLLM.generating.items())
+    assert not VLLM.generating.keys() & VLLM.reads.keys()
     assert {"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/invocations"} <= set(
-        GENERATING
+        VLLM.generating
     )
 
 
@@ -36,4 +36,4 @@ def test_every_route_stands_under_its_own_path() -> None:
 )
 def test_errors(path: str, errors: ErrorFormat) -> None:
     """What lies below a route speaks its language, anything else OpenAI's."""
-    assert errors_at(path) is errors
+    assert VLLM.errors_at(path) is errors
