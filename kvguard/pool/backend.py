@@ -10,6 +10,7 @@ from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy, TelemetryState
 from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
+from kvguard.admission.release import Release
 from kvguard.admission.retry import Appointments, FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.admission.usage import UsageSample
@@ -47,7 +48,8 @@ class Backend:
 
     `parents` maps the adapters among its `models` to their base model. `max_num_seqs` is how many sequences the engine
     runs at once, where that is known; `verdicts` and `rule_fit` are as of the last review. `tier` is the one in force
-    by the plain thresholds, `other_tiers` those by the thresholds of classes and overrides.
+    by the plain thresholds, `other_tiers` those by the thresholds of classes and overrides. `release` is how it takes
+    requests, where that is not the same for all releases.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Backend:
     verdicts: tuple[ThresholdVerdict, ...] = ()
     rule_fit: RuleFit | None = None
     calibration: Calibration = field(default_factory=Calibration)
+    release: Release | None = None
 
     @property
     def ledger(self) -> Ledger:

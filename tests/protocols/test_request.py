@@ -13,7 +13,8 @@ from kvguard.admission.population import Population
 from kvguard.admission.tiers import Tier
 from kvguard.errors import InvalidRequest
 from kvguard.protocols import openai_chat, openai_completions
-from kvguard.protocols.request import InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import rewrite
 from tests.kit.properties import deterministic
 
 NONE, BEAMS, ALL = SequenceCut

@@ -22,7 +22,7 @@ from kvguard.admission.tiers import TierPolicy, TierRule
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
-from kvguard.protocols.request import rewrite
+from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.routes import VLLM
 from kvguard.proxy.candidate import counted, marked
 from kvguard.proxy.controller import Admission, Controller

@@ -11,7 +11,8 @@ import pytest
 from kvguard.admission.footprint import Trait
 from kvguard.admission.policy import DegradePolicy, degrade
 from kvguard.admission.tiers import Tier
-from kvguard.protocols.request import InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.routes import VLLM
 from tests.vllm.examples import POOLING, Body
 from tests.vllm.rewritable import CAP, REWRITABLE
