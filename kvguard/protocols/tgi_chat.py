@@ -46,7 +46,7 @@ def chat(body: bytes, fields: Fields) -> InferenceRequest:
     """
     stream = read_flag(fields, "stream")
     caps = [read_positive(fields, name) for name in CAPS.names]
-    options = read_object(fields, STREAM_OPTIONS)
+    asks_usage = read_flag(read_object(fields, STREAM_OPTIONS), INCLUDE_USAGE)
     request = InferenceRequest(
         body=body,
         fields=fields,
@@ -63,7 +63,7 @@ def chat(body: bytes, fields: Fields) -> InferenceRequest:
         fixed_length=False,
         traits=frozenset(_traits(fields)),
         stops=is_filled(fields, "stop"),
-        hides_usage=stream and not read_flag(options, INCLUDE_USAGE),
+        hides_usage=stream and not asks_usage,
         stream_format=STREAM,
         model=read_text(fields, "model"),
     )
