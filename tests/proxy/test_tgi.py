@@ -139,7 +139,7 @@ async def test_a_release_that_does_not_know_a_cap() -> None:
     front.backend.release = Release(ignored_caps=frozenset({"max_completion_tokens"}))
     client = await front.ask(CHAT, {**BODIES[CHAT], "max_completion_tokens": 20})
     assert client.headers["x-kvguard-degraded"].startswith("max_tokens=unset->")
-    front.backend.release = Release()
+    front.backend.release, front.answer = Release(), Answer(b"{}", None, headers=JSON)
     client = await front.ask(CHAT, {**BODIES[CHAT], "max_completion_tokens": 20})
     assert "x-kvguard-degraded" not in client.headers
 
