@@ -63,6 +63,38 @@ async def test_reads_pass_at_any_tier(path: str, method: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "method", "answer"),
+    [
+        ("/v1/models", "GET", "models_response_v3.json"),
+        ("/tokenize", "POST", "tokenize_response_v3.json"),
+        ("/chat_tokenize", "POST", "chat_tokenize_response_v3.json"),
+        ("/info", "GET", "info_v3.3.7.json"),
+        ("/api-doc/openapi.json", "GET", "openapi.json"),
+    ],
+)
+async def test_what_a_read_answers(path: str, method: str, answer: str) -> None:
+    """To the byte."""
+    front = front_at(0.0)
+    front.answer = Answer(recorded(answer), None, headers=JSON)
+    assert (await front.ask(path, method=method)).body == recorded(answer)
+
+
+@pytest.mark.parametrize("error", recorded_json("errors_v3.json"), ids=lambda error: error["where"])
+@pytest.mark.parametrize("path", ["/generate", CHAT])
+async def test_an_error_of_the_engines_own(path: str, error: dict) -> None:
+    """Status, type and body pass as they came, a time to come back with those that are about load."""
+    front, body = front_at(0.0), error["body"]
+    written = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    kind = [(b"content-type", error["content_type"].encode())] if error["content_type"] else []
+    front.answer = Answer(*filter(None, [written]), None, status=error["status"], headers=kind)
+    client = await front.ask(path, BODIES[path])
+    assert (client.status, client.body) == (error["status"], written)
+    assert client.headers.get("content-type") == error["content_type"]
+    assert ("retry-after" in client.headers) is (error["status"] in (429, 503))
+    assert not front.backend.occupancy.lengths.saved()
+
+
+@pytest.mark.parametrize(
     ("path", "method", "status", "allow"),
     [
         ("/", "PUT", 405, "GET, POST"),
