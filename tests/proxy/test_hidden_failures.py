@@ -67,6 +67,9 @@ async def passed(stream: bytes, form: StreamFormat, **manner: object) -> tuple[C
         ("sse_generate_stream_v3_validation.txt", NATIVE, 422),
         ("sse_chat_v3_overloaded.txt", CHAT, 429),
         ("sse_chat_v3_overloaded.txt", COMPLETIONS, 429),
+        # Before 2.4.1 these had TGI's own form.
+        ("sse_generate_stream_v3_overloaded.txt", CHAT, 429),
+        ("sse_generate_stream_v3_validation.txt", COMPLETIONS, 422),
     ],
 )
 @pytest.mark.parametrize("waited", [b"", COMMENT, COMMENT + COMMENT])
