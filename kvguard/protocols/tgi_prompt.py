@@ -13,6 +13,21 @@ from kvguard.protocols.prompts import ChatPrompt, TextPrompts
 TEMPLATE_FIELDS = ("messages", "tools", "tool_choice", "tool_prompt", "guideline", "chat_template_kwargs")
 
 
+PROMPT_FIELDS = ("inputs", "messages", "prompt")
+
+
+def only_prompt_field(fields: Fields) -> str:
+    """Which of the PROMPT_FIELDS tells what kind of request this is; the last one where none is there.
+
+    Raises InvalidRequest for more than one: the server takes the next kind where a field of the first, be it one that
+    is not read here, has the wrong type.
+    """
+    given = [name for name in PROMPT_FIELDS if is_set(fields, name)]
+    if len(given) > 1:
+        raise InvalidRequest(f"'{given[0]}' and '{given[1]}' cannot stand side by side", param=given[1])
+    return given[0] if given else PROMPT_FIELDS[-1]
+
+
 def native_prompt_of(fields: Fields) -> TextPrompts:
     """`/generate` and `/generate_stream`."""
     inputs = decode(fields, "inputs")

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.fields import Fields, entries, is_set, opens, read_fields, refuse_many_values
+from kvguard.protocols.fields import Fields, entries, opens, read_fields, refuse_many_values
 from kvguard.protocols.openai_completions import MAX_PROMPTS
 from kvguard.protocols.prompts import ChatPrompt, PromptList, TextPrompts
 from kvguard.protocols.request import CapRule, Copies, InferenceRequest
@@ -17,6 +17,7 @@ from kvguard.protocols.route import Route
 from kvguard.protocols.tgi_chat import chat
 from kvguard.protocols.tgi_errors import TGI_ERRORS
 from kvguard.protocols.tgi_generate import native
+from kvguard.protocols.tgi_prompt import only_prompt_field
 
 PATH: Final = "/vertex"
 INSTANCES: Final = "instances"
@@ -64,7 +65,7 @@ def _instances(fields: Fields) -> list[msgspec.Raw]:
 def _instance(raw: msgspec.Raw) -> InferenceRequest:
     body = bytes(raw)
     fields = read_fields(body)
-    if not is_set(fields, "inputs"):
+    if only_prompt_field(fields) != "inputs":
         return chat(body, fields)
     read = native(body, fields, stream=False)
     return replace(read, copies=1, beams=False, copied_by=Copies.NONE, truncate_to=None, traits=frozenset())

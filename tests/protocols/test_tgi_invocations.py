@@ -16,24 +16,34 @@ from kvguard.protocols.tgi_usage import answer_usage
     ("body", "form", "cap"),
     [
         ({"inputs": "x", "parameters": {"max_new_tokens": 5}}, tgi_generate.STREAM, 5),
-        ({"inputs": "x", "messages": [], "prompt": "y", "max_tokens": 9}, tgi_generate.STREAM, None),
-        ({"messages": [], "max_tokens": 6, "prompt": "y"}, tgi_chat.STREAM, 6),
+        ({"inputs": "x", "max_tokens": 9}, tgi_generate.STREAM, None),
+        ({"messages": [], "max_tokens": 6}, tgi_chat.STREAM, 6),
         ({"prompt": "y", "max_tokens": 7}, tgi_completions.STREAM, 7),
         ({"inputs": None, "messages": None, "prompt": "y", "max_tokens": 8}, tgi_completions.STREAM, 8),
     ],
 )
 def test_forms(body: dict, form: StreamFormat, cap: int | None) -> None:
-    """Native before chat before completion, each with its own cap and its own stream."""
+    """Native, chat or completion, each with its own cap and its own stream."""
     for stream in (False, True):
         request = parse(json.dumps({**body, "stream": stream}).encode())
         assert (request.stream_format, request.requested_cap, request.stream) == (form, cap, stream)
 
 
-def test_a_body_that_is_neither() -> None:
-    """It lacks the prompt of a completion."""
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"inputs": "x", "messages": []}, "messages"),
+        ({"inputs": "x", "prompt": "y"}, "prompt"),
+        # What the server would take, were there a fault in the first.
+        ({"inputs": "x", "parameters": {"temperature": "x"}, "messages": [], "max_tokens": 9}, "messages"),
+    ],
+)
+def test_a_body_that_is_none_or_could_be_two(body: dict, param: str) -> None:
+    """It lacks the prompt of a completion, or has one too many."""
     with pytest.raises(InvalidRequest) as caught:
-        parse(b"{}")
-    assert caught.value.param == "prompt"
+        parse(json.dumps(body).encode())
+    assert caught.value.param == param
 
 
 def test_the_route() -> None:

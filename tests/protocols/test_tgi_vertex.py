@@ -118,6 +118,7 @@ def test_changes_are_named_once_and_not_without_end() -> None:
         ({"instances": [{}]}, "messages"),
         ({"instances": [native(0)]}, "max_new_tokens"),
         ({"instances": [{"inputs": 5}]}, "inputs"),
+        ({"instances": [{"inputs": "x", "messages": []}]}, "messages"),
     ],
 )
 def test_what_is_refused(body: dict, param: str) -> None:
