@@ -238,18 +238,14 @@ async def test_a_client_that_leaves_while_nothing_has_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "form", "manner"),
-    [
-        (Answer(status=200), OPENAI, {}),
-        (Answer(status=200), NATIVE, {"first_event_seconds": 0.0}),
-        (Answer(status=500), NATIVE, {}),
-    ],
+    ("status", "form", "manner"),
+    [(200, OPENAI, {}), (200, NATIVE, {"first_event_seconds": 0.0}), (500, NATIVE, {})],
 )
-async def test_what_is_not_held(answer: Answer, form: StreamFormat, manner: dict) -> None:
+async def test_what_is_not_held(status: int, form: StreamFormat, manner: dict) -> None:
     """Streams of an engine that hides nothing, a status that says it all, and where it is switched off."""
-    passing = Passing(Answer(status=answer.status), form, **manner)
+    passing = Passing(Answer(status=status), form, **manner)
     await passing.begin()
-    assert passing.client.status == answer.status
+    assert passing.client.status == status
     await passing.put(b'data: {"error":"x","error_type":"validation"}\n\n', None)
     await passing.end()
     assert passing.client.body == b'data: {"error":"x","error_type":"validation"}\n\n'
