@@ -25,6 +25,8 @@ from kvguard.protocols.tgi_usage import answer_usage
 PATH: Final = "/v1/chat/completions"
 CAPS: Final = CapRule(names=("max_completion_tokens", "max_tokens"), default_tokens=None, aliases=True)
 
+_BASE: Final = "tgi"
+
 # Without the terminator, which there is from 2.2.0 on, the last event is the one with a reason to finish.
 STREAM: Final = StreamFormat(
     token=b"\ndata:",
@@ -65,9 +67,15 @@ def chat(body: bytes, fields: Fields) -> InferenceRequest:
         stops=is_filled(fields, "stop"),
         hides_usage=stream and not asks_usage,
         stream_format=STREAM,
-        model=read_text(fields, "model"),
+        model=model_of(fields),
     )
     return replace(request, runs_tools=Trait.TOOLS in request.traits)
+
+
+def model_of(fields: Fields) -> str | None:
+    """The adapter a request names, None for the model itself, which goes by one name wherever it is."""
+    name = read_text(fields, "model")
+    return None if name == _BASE else name
 
 
 def _traits(fields: Fields) -> Iterator[Trait]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvguard.protocols import tgi_chat
-from kvguard.protocols.fields import Fields, is_filled, read_fields, read_text
+from kvguard.protocols.fields import Fields, is_filled, read_fields
 from kvguard.protocols.request import CapRule, Copies, InferenceRequest
 from kvguard.protocols.route import Route
 from kvguard.protocols.strict_fields import read_flag, read_positive
@@ -43,7 +43,7 @@ def completion(body: bytes, fields: Fields) -> InferenceRequest:
         traits=frozenset(),
         stops=is_filled(fields, "stop"),
         stream_format=STREAM,
-        model=read_text(fields, "model"),
+        model=tgi_chat.model_of(fields),
     )
 
 

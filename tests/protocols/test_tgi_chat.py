@@ -31,11 +31,20 @@ def asked(fields: str = "") -> InferenceRequest:
 
 def test_a_whole_request() -> None:
     """All that matters to the cache; `n` does not."""
-    request = asked('"model":"tgi","stream":true,"max_tokens":50,"n":4,"best_of":3,"stop":["a"],"temperature":0')
-    assert (request.model, request.stream, request.requested_cap, request.stops) == ("tgi", True, 50, True)
+    request = asked('"model":"lora","stream":true,"max_tokens":50,"n":4,"best_of":3,"stop":["a"],"temperature":0')
+    assert (request.model, request.stream, request.requested_cap, request.stops) == ("lora", True, 50, True)
     assert (request.copies, request.beams, request.copied_by) == (1, False, Copies.NONE)
     assert (request.hides_usage, request.runs_tools, request.traits) == (True, False, frozenset())
     assert isinstance(request.prompt, ChatPrompt)
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"), [("", None), ('"model":null', None), ('"model":"tgi"', None), ('"model":"lora"', "lora")]
+)
+def test_the_model(fields: str, model: str | None) -> None:
+    """An adapter by its name; `tgi` is whatever model there is, and stays in what is asked about it."""
+    assert asked(fields).model == model
+    assert asked('"model":"tgi"').model_field.keys() == {"model"}
 
 
 def test_media_stand_beside_the_conversation() -> None:
