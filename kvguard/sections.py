@@ -2,10 +2,10 @@
 
 import enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import BlindPolicy
@@ -16,12 +16,19 @@ from kvguard.admission.policy import DegradePolicy, TrimMode
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import TierPolicy, TierRule
+from kvguard.engines.kind import EngineKind
+from kvguard.engines.tgi_blocks import parse_version
+from kvguard.estimate.sizes import parse_size
 from kvguard.section import PositiveInt, Ratio, Seconds, SecondsOrZero, Section, Threshold, together
 from kvguard.telemetry.decision_log import DecisionLogPolicy
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Status = Annotated[int, Field(ge=400, le=599)]
+TgiAttention = Literal["flashinfer", "flashdecoding", "paged", "flashdecoding-ipex"]
 Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
+
+TGI_PREFIX: Final = "tgi+"
+SIMULATED_VLLM, SIMULATED_TGI = SIMULATED = ("sim://", "sim+tgi://")
 
 
 class ModeChoice(enum.Enum):
@@ -75,11 +82,52 @@ class EngineFlags(Section):
     """Format of recurrent state; auto is the checkpoint's."""
 
 
+class TgiFlags(Section):
+    """Flags TGI was started with, under its own names, and what it runs on. Its API tells none of them since 2.3."""
+
+    max_batch_total_tokens: PositiveInt | None = None
+    """Size of the KV cache in tokens, as TGI logs it at start; default what `/info` says (up to 2.2), else what
+    `geometry` and `gpu_memory` make of it, else the longest request it takes, which is a lower bound."""
+    attention: TgiAttention | None = None
+    """`ATTENTION`; sets the tokens of a block. Default `flashinfer` since 2.3, `paged` before."""
+    speculate: Annotated[int, Field(ge=0)] = 0
+    """Tokens of speculation, reserved with every request."""
+    prefix_caching: bool = True
+    """`PREFIX_CACHING`; matters to windows before 3.2.1."""
+    sliding_window: PositiveInt | None = None
+    """Window of the model; TGI reserves less for it before 3.2.1."""
+    num_shard: PositiveInt = 1
+    """GPUs that share the model; bytes are those of one."""
+    version: str | None = None
+    """Release, where `/info` has it wrong, such as `3.3.7`."""
+    gpu_memory: str | None = None
+    """Memory of one GPU, such as `24GiB`; with `geometry` it gives an estimate of the KV cache."""
+    overhead: str = "0"
+    """What activations and CUDA graphs take of it on each GPU."""
+    weights: str = "auto"
+    """Bytes of the whole model's weights; `auto` works them out from `geometry`."""
+
+    @field_validator("version")
+    @classmethod
+    def _release(cls, value: str | None) -> str | None:
+        if value is not None and parse_version(value) is None:
+            raise ValueError("must be three numbers, such as 3.3.7")
+        return value
+
+    @field_validator("gpu_memory", "overhead", "weights")
+    @classmethod
+    def _size(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not (info.field_name == "weights" and value == "auto"):
+            parse_size(value)
+        return value
+
+
 class BackendSettings(Section):
     """One model server."""
 
     url: str
-    """`http(s)://host:port`, or `sim://` for the embedded engine."""
+    """`http(s)://host:port` of vLLM, `tgi+http(s)://host:port` of TGI, or an embedded engine: `sim://` speaks vLLM,
+    `sim+tgi://` TGI."""
     name: str | None = None
     """Label of this backend in metrics and logs; default host:port."""
     capacity_blocks: PositiveInt | None = None
@@ -96,15 +144,16 @@ class BackendSettings(Section):
     mode: ModeChoice | None = None
     """`enforce` or `shadow` for this backend; default as `mode`."""
     engine: EngineFlags = EngineFlags()
+    tgi: TgiFlags = TgiFlags()
 
     @field_validator("url")
     @classmethod
     def _url(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if value.startswith("sim://"):
+        if value.startswith(SIMULATED):
             return value
+        parts = urlsplit(value.removeprefix(TGI_PREFIX))
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be http(s)://host:port or sim://")
+            raise ValueError("must be http(s)://host:port, tgi+http(s)://host:port, sim:// or sim+tgi://")
         if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
             raise ValueError("must end after host:port; kvguard adds the path")
         if parts.port == 0:
@@ -115,6 +164,16 @@ class BackendSettings(Section):
     def label(self) -> str:
         """Name in metrics and logs."""
         return self.name or urlsplit(self.url).netloc or "sim"
+
+    @property
+    def kind(self) -> EngineKind:
+        """What speaks there."""
+        return EngineKind.TGI if self.url.startswith((TGI_PREFIX, SIMULATED_TGI)) else EngineKind.VLLM
+
+    @property
+    def base_url(self) -> str:
+        """Where it is, for a client."""
+        return self.url.removeprefix(TGI_PREFIX)
 
 
 class TierSettings(Section):

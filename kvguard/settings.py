@@ -113,6 +113,9 @@ class Settings(BaseSettings):
         if repeated:
             text = f"two backends are named {', '.join(repeated)}; give each a name of its own"
             raise together(text, *((number, part) for number in range(len(backends)) for part in ("url", "name")))
+        if len({backend.kind for backend in backends}) > 1:
+            text = "vLLM and TGI cannot stand behind one kvguard: they read the same request differently"
+            raise together(text, *((number, "url") for number in range(len(backends))))
         return backends
 
     @field_validator("classes", "tenants")

@@ -10,7 +10,7 @@ from bench.overload.workload import Arrival
 from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.usage import UsageSample
-from kvguard.bootstrap import build_backend
+from kvguard.backends import build_backend
 from kvguard.policies import governance_of
 from kvguard.proxy.controller import Admission, Controller
 from kvguard.sections import BackendSettings

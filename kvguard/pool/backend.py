@@ -10,9 +10,11 @@ from kvguard.admission.ledger import Ledger, Reservation, ReservationState
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy, TelemetryState
 from kvguard.admission.reachability import RuleFit, SeenSizes, ThresholdVerdict, rule_fit, threshold_verdicts
+from kvguard.admission.release import Release
 from kvguard.admission.retry import Appointments, FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.admission.usage import UsageSample
+from kvguard.engines.reading import ServerFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class Backend:
 
     `parents` maps the adapters among its `models` to their base model. `max_num_seqs` is how many sequences the engine
     runs at once, where that is known; `verdicts` and `rule_fit` are as of the last review. `tier` is the one in force
-    by the plain thresholds, `other_tiers` those by the thresholds of classes and overrides.
+    by the plain thresholds, `other_tiers` those by the thresholds of classes and overrides. `release` is how it takes
+    requests, where that is not the same for all releases.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Backend:
     verdicts: tuple[ThresholdVerdict, ...] = ()
     rule_fit: RuleFit | None = None
     calibration: Calibration = field(default_factory=Calibration)
+    release: Release | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -81,6 +85,13 @@ class Backend:
             return self.parents.get(name, name)
         bases = () if name else self.models - self.parents.keys()
         return next(iter(bases)) if len(bases) == 1 else ""
+
+    def introduce(self, facts: ServerFacts, *, learn_context: bool = True) -> None:
+        """Take in what the server says it is; the context only if it is its to say."""
+        self.models, self.parents, self.release = facts.models, facts.parents, facts.release
+        self.occupancy.permits = facts.permits
+        if learn_context and facts.context_tokens is not None:
+            self.context_tokens = facts.context_tokens
 
     def observe(self, sample: UsageSample, *, asked_at: float) -> ConditionChange | None:
         """Take in a scrape: the gauge, lengths of answers, and the engine's condition, whose change it gives back."""
