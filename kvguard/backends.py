@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
+from kvguard.backend_sections import BackendSettings
 from kvguard.engines.kind import EngineKind
 from kvguard.engines.reading import Reading, ServerFacts
 from kvguard.engines.tgi import TgiServer, assumed, tgi_reading
@@ -17,7 +18,6 @@ from kvguard.estimate.sizes import parse_size
 from kvguard.estimate.source import find_source
 from kvguard.modelspec.config import Serving, kv_cache_spec
 from kvguard.pool.backend import Backend, new_backend
-from kvguard.sections import BackendSettings
 from kvguard.settings import Settings
 
 LayoutOf = Callable[[int], PoolLayout]

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from kvguard import __version__
+from kvguard.backend_sections import SIMULATED, SIMULATED_TGI, SIMULATED_VLLM, TGI_PREFIX, BackendSettings
 from kvguard.backends import build_backend, reading_of
 from kvguard.clock import Clock
 from kvguard.counting import build_counter
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError, UpstreamError
-from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of
+from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of, routes_of
 from kvguard.poller import Poller, PollPolicy
 from kvguard.pool.backend import Backend
-from kvguard.protocols.routes import GENERATING
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
@@ -27,7 +27,6 @@ from kvguard.proxy.explain import Explainer, ExplainPort
 from kvguard.proxy.pipeline import Pipeline
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
 from kvguard.reload import Reloader, SettingsFile
-from kvguard.sections import SIMULATED, SIMULATED_TGI, SIMULATED_VLLM, TGI_PREFIX, BackendSettings
 from kvguard.server import bind, serving
 from kvguard.settings import Settings
 from kvguard.simulator.app import create_app
@@ -98,10 +97,11 @@ async def running(
         pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
         controller.on_freed = pipeline.line.pump
         metrics.watch_waiting(lambda: len(controller.room))
-        app = TrafficApp(pipeline, controller, upstream, reporter, clock, policy)
+        table = routes_of(settings)
+        app = TrafficApp(table, pipeline, controller, upstream, reporter, clock)
         pollers = _pollers(settings, controller, reporter, clock)
         ready = _start(pollers, controller, reporter, clock, stack)
-        explainer = Explainer(controller, counter, GENERATING, clock, policy)
+        explainer = Explainer(controller, counter, table.generating, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
         followers.follow(policies_of(asked, backends))
@@ -191,7 +191,7 @@ def _metrics(settings: Settings, registry: CollectorRegistry, backends: Sequence
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
     metrics.prepare(
-        routes=tuple(GENERATING),
+        routes=tuple(routes_of(settings).generating),
         backends=[backend.name for backend in backends],
         sources=[source.value for source in CountSource],
     )

@@ -16,6 +16,7 @@ from typing import Any, Final
 import httpx
 
 from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.backend_sections import SIMULATED_TGI, SIMULATED_VLLM, BackendSettings
 from kvguard.backends import LayoutOf, assumed_facts, build_backend, layout_from
 from kvguard.bootstrap import simulated
 from kvguard.clock import ManualClock
@@ -24,14 +25,12 @@ from kvguard.engines.tgi_blocks import usable_blocks
 from kvguard.engines.vllm_blocks import BLOCK_SIZE
 from kvguard.errors import InvalidRequest, SettingsError
 from kvguard.estimate.source import Source, find_source
-from kvguard.policies import governance_of, pipeline_policy
+from kvguard.policies import governance_of, pipeline_policy, routes_of
 from kvguard.pool.backend import Backend
-from kvguard.protocols.routes import GENERATING
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer, UnknownRoute
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.upstream import Headers
-from kvguard.sections import SIMULATED_TGI, SIMULATED_VLLM, BackendSettings
 from kvguard.settings import Settings
 from kvguard.simulator.config import tgi_sim, vllm_sim
 from kvguard.sources import load_settings
@@ -154,7 +153,7 @@ def _offline(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[
     )
     controller.governance = governance_of(settings)
     with _counter(settings, source) as counter:
-        explainer = Explainer(controller, counter, GENERATING, clock, pipeline_policy(settings))
+        explainer = Explainer(controller, counter, routes_of(settings).generating, clock, pipeline_policy(settings))
         try:
             return asyncio.run(explainer.explain(body, headers, chosen.route))
         except InvalidRequest as error:

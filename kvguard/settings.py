@@ -22,6 +22,7 @@ from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policies import NORMAL
+from kvguard.backend_sections import BackendSettings, ModeChoice
 from kvguard.errors import SettingsError
 from kvguard.faults import Fault, Given, every_fault, faults_of
 from kvguard.policy_sections import (
@@ -37,14 +38,12 @@ from kvguard.policy_sections import (
 )
 from kvguard.section import together
 from kvguard.sections import (
-    BackendSettings,
     DecisionLogSettings,
     DegradeSettings,
     ForecastSettings,
     LimitSettings,
     ListenSettings,
     LogSettings,
-    ModeChoice,
     RejectSettings,
     SignalSettings,
     StreamSettings,

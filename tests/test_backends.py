@@ -6,12 +6,12 @@ import pytest
 
 from kvguard.admission.ahead import Ahead
 from kvguard.admission.usage import EngineUsage, UsageSample
+from kvguard.backend_sections import BackendSettings
 from kvguard.backends import build_backend, reading_of, tgi_server
 from kvguard.bootstrap import find_faults
 from kvguard.engines.kind import EngineKind
 from kvguard.engines.tgi import TgiServer
 from kvguard.errors import SettingsError
-from kvguard.sections import BackendSettings
 from kvguard.settings import Settings
 
 INFO = b'{"version": "3.3.7", "max_total_tokens": 8192}'

@@ -1,13 +1,13 @@
-"""An inference request, as any wire format yields it: what the KV cache needs to know, and how to write it back."""
+"""An inference request, as any wire format yields it: what the KV cache needs to know. `rewrite` writes it back."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import enum
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from kvguard.admission.footprint import Demand, Trait
-from kvguard.admission.policy import Degradation, SequenceCut
 from kvguard.admission.population import Population
+from kvguard.admission.release import Release
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import (
     Fields,
@@ -19,11 +19,11 @@ from kvguard.protocols.fields import (
     read_int,
     read_text,
     some_members,
-    write_fields,
 )
 from kvguard.protocols.media import MAX_PARTS, apart
 from kvguard.protocols.prompt_lengths import cut, longest_prompt, with_slack
 from kvguard.protocols.prompts import ChatPrompt, OpenEndedPrompt, PairedPrompts, Prompt, PromptList
+from kvguard.protocols.sse import StreamFormat
 
 MAX_COPIES = 16384  # vLLM's own limit on n
 
@@ -38,11 +38,31 @@ _NOTHING = msgspec.Raw(b"null")
 class CapRule:
     """Where a route keeps its output cap: field names, strongest first, and the engine's default without one.
 
-    `default_tokens` None means the rest of the context. Without names there is nothing to say about it.
+    `default_tokens` None means the rest of the context. Without names there is nothing to say about it. Names that are
+    `aliases` are of one field, which a request may have once, be it with null.
     """
 
     names: tuple[str, ...]
     default_tokens: int | None
+    aliases: bool = False
+
+    def known_to(self, release: Release | None) -> tuple[str, ...]:
+        """The names this release of the engine looks at."""
+        return self.names if release is None else tuple(name for name in self.names if name not in release.ignored_caps)
+
+    def default_of(self, release: Release | None) -> int | None:
+        """What stands for an absent cap in this release."""
+        return self.default_tokens if release is None else release.default_output_tokens
+
+
+class Copies(enum.Enum):
+    """What makes several sequences of one prompt: `n` and the beams of a search, several answers of which the best is
+    given, or nothing that a client may write.
+    """
+
+    N = "n"
+    BEST_OF = "best_of"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +74,10 @@ class InferenceRequest:
     `hides_usage` tells no token counts, though it would if it were asked to. One that `runs_tools` may make the engine
     generate several times within the call, of which its usage is the sum. One that is `padded` has prompts as long as
     the context; `around_tokens` are at most what the engine puts around each prompt.
+
+    As long as there is nothing `inside` the body, the engine takes `implied` for its members. A body that is several
+    requests in one has them as `parts`, each a member of the list `inside`. `stream_format` is how the answer streams
+    where the route alone does not tell.
     """
 
     body: bytes
@@ -65,6 +89,7 @@ class InferenceRequest:
     stream: bool
     copies: int
     beams: bool
+    copied_by: Copies = Copies.N
     requested_cap: int | None
     min_tokens: int
     truncate_to: int | None
@@ -76,6 +101,9 @@ class InferenceRequest:
     runs_tools: bool = False
     padded: bool = False
     around_tokens: int = 0
+    implied: Fields = field(default_factory=dict)
+    parts: "tuple[InferenceRequest, ...]" = ()
+    stream_format: StreamFormat | None = None
     route: str = ""
     model: str | None = None
 
@@ -94,6 +122,19 @@ class InferenceRequest:
         """The `add_special_tokens` of a completion when it is switched off, or nothing: it is on by default."""
         return {} if self.special_tokens else {"add_special_tokens": msgspec.Raw(b"false")}
 
+    def cap_under(self, release: Release | None) -> int | None:
+        """The cap the client named, as far as this release knows the name; None when it left it open."""
+        if self.parts:
+            caps = [part.wanted_tokens(release) for part in self.parts]
+            return max((cap for cap in caps if cap is not None), default=None) if None not in caps else None
+        known = self.caps.known_to(release)
+        return self.requested_cap if known == self.caps.names else _requested_cap(self.params, known)
+
+    def wanted_tokens(self, release: Release | None) -> int | None:
+        """The longest answer the client asks for, be it in silence; None for the rest of the context."""
+        named = self.cap_under(release)
+        return self.caps.default_of(release) if named is None else named
+
     def demand(
         self,
         prompt_tokens: tuple[int, ...],
@@ -102,12 +143,13 @@ class InferenceRequest:
         assumed_output_tokens: int,
         slack: tuple[int, ...] = (),
         estimated: bool = False,
+        release: Release | None = None,
     ) -> Demand:
         """What the engine will be asked to hold, caps and cuts resolved the way the engine resolves them.
 
         `context_tokens` is the model's limit, None when unknown; `assumed_output_tokens` stands for a cap the client
-        left open. `slack` is by how many each count may be too low: headroom for blocks, which says nothing about the
-        room for an answer. History that only the engine has may fill the whole context.
+        left open, `release` is the engine's. `slack` is by how many each count may be too low: headroom for blocks,
+        which says nothing about the room for an answer. History that only the engine has may fill the whole context.
         """
         open_ended = self.padded or isinstance(self.prompt, OpenEndedPrompt)
         if open_ended:
@@ -117,7 +159,7 @@ class InferenceRequest:
         longest = longest_prompt(self.truncate_to, context_tokens, generates=self.caps.default_tokens != 0)
         counted = cut(prompt_tokens, longest)
         prompts = cut(with_slack(prompt_tokens, slack, context_tokens), longest) if slack else counted
-        wanted = self.caps.default_tokens if self.requested_cap is None else self.requested_cap
+        wanted = self.wanted_tokens(release)
         room = None if context_tokens is None else max(context_tokens - min(counted, default=0), 1)
         cap = min((limit for limit in (wanted, room) if limit is not None), default=None)
         length = cap if self.fixed_length else wanted
@@ -128,6 +170,7 @@ class InferenceRequest:
             output_cap=cap,
             asked_cap=cap,
             expected_output=expected if cap is None else min(expected, cap),
+            names_cap=self.cap_under(release) is not None,
             min_tokens=self.min_tokens,
             beams=self.beams,
             fixed_length=self.fixed_length or (cap is not None and self.min_tokens >= cap),
@@ -159,11 +202,11 @@ def read_common(
         params=params,
         inside=inside,
         caps=caps,
-        prompt=_with_media_apart(prompt),
+        prompt=with_media_apart(prompt),
         stream=read_bool(fields, "stream"),
         copies=copies,
         beams=copied and read_bool(params, "use_beam_search") and copies > 1,
-        requested_cap=_requested_cap(params, caps),
+        requested_cap=_requested_cap(params, caps.names),
         min_tokens=max(min_tokens, 0),
         truncate_to=read_int(fields, "truncate_prompt_tokens"),
         special_tokens=special,
@@ -174,7 +217,7 @@ def read_common(
     )
 
 
-def _with_media_apart(prompt: Prompt) -> Prompt:
+def with_media_apart(prompt: Prompt) -> Prompt:
     """The prompt with the parts of its conversations that are not text beside them."""
     if isinstance(prompt, ChatPrompt):
         return ChatPrompt(*apart(prompt.fields))
@@ -194,8 +237,8 @@ def _list_with_media_apart(prompt: PromptList) -> PromptList:
     return PromptList(parts)
 
 
-def _requested_cap(fields: Fields, caps: CapRule) -> int | None:
-    for name, cap in [(name, read_int(fields, name)) for name in caps.names]:
+def _requested_cap(fields: Fields, names: tuple[str, ...]) -> int | None:
+    for name, cap in [(name, read_int(fields, name)) for name in names]:
         if cap is None:
             continue
         if cap < 1 and not (cap == 0 and read_bool(fields, "echo")):
@@ -246,98 +289,3 @@ class _Format(msgspec.Struct):
 
 
 _format = msgspec.json.Decoder(_Format)
-
-
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A body to forward and what was changed in it, e.g. `("max_tokens=1024->512", "n=4->1")`.
-
-    Where it `asks_usage`, the client did not, and must not see it.
-    """
-
-    body: bytes
-    changes: tuple[str, ...]
-    asks_usage: bool = False
-
-
-def rewrite(request: InferenceRequest, degradation: Degradation, *, ask_usage: bool = False) -> Rewritten:
-    """The request under `degradation`, and asking for the usage it hides; the client's own bytes if nothing changes."""
-    edits = list(_edits(request, degradation))
-    asks = ask_usage and request.hides_usage
-    if not edits and not asks:
-        return Rewritten(request.body, ())
-    changed = {**request.params, **{edit.name: msgspec.Raw(msgspec.json.encode(edit.after)) for edit in edits}}
-    fields = changed if request.inside is None else {**request.fields, request.inside: _object(changed)}
-    if asks:
-        given = members(fields.get(STREAM_OPTIONS, _NOTHING), STREAM_OPTIONS)
-        less = {IN_EVERY_CHUNK: msgspec.Raw(b"false")} if IN_EVERY_CHUNK in given else {}
-        fields = {**fields, STREAM_OPTIONS: _object({**given, **less, INCLUDE_USAGE: msgspec.Raw(b"true")})}
-    return Rewritten(write_fields(fields), tuple(str(edit) for edit in edits), asks)
-
-
-def _object(fields: Fields) -> msgspec.Raw:
-    return msgspec.Raw(write_fields(fields))
-
-
-@dataclass(frozen=True, slots=True)
-class _Edit:
-    """A field set to a lower value; `before` is None where the client left it open."""
-
-    name: str
-    before: int | None
-    after: int
-
-    def __str__(self) -> str:
-        before = "unset" if self.before is None else msgspec.json.encode(self.before).decode()
-        return f"{self.name}={before}->{msgspec.json.encode(self.after).decode()}"
-
-
-def _edits(request: InferenceRequest, degradation: Degradation) -> Iterator[_Edit]:
-    """Nothing on a route that lets nobody say how much to generate."""
-    if request.caps.names:
-        yield from _lower_caps(request, degradation.output_cap)
-        yield from _cut_sequences(request, degradation.cut)
-
-
-def _lower_caps(request: InferenceRequest, cap: int | None) -> Iterator[_Edit]:
-    if cap is None:
-        return
-    given = [(name, read_int(request.params, name)) for name in request.caps.names]
-    named = [(name, value) for name, value in given if value is not None]
-    for name, value in named:
-        if value > cap:
-            yield _Edit(name, value, cap)
-    if not named:
-        # The oldest of the names is the one every release of the engine knows.
-        yield _Edit(request.caps.names[-1], None, cap)
-
-
-def _cut_sequences(request: InferenceRequest, cut: SequenceCut) -> Iterator[_Edit]:
-    if cut is SequenceCut.NONE:
-        return
-    copies = request.copies
-    if request.beams:
-        yield _Edit("use_beam_search", True, False)
-        yield from _lower_least(request)
-    if copies > 1 and (request.beams or cut is SequenceCut.ALL):
-        yield _Edit("n", copies, 1)
-        copies = 1
-    for name, least in (("num_beams", 1), ("best_of", copies)):
-        value = _foreign_int(request.params, name)
-        if value is not None and value > least:
-            yield _Edit(name, value, least)
-
-
-def _lower_least(request: InferenceRequest) -> Iterator[_Edit]:
-    """A beam search does not look at `min_tokens`; anything else is refused with more than its own cap."""
-    cap = request.caps.default_tokens if request.requested_cap is None else request.requested_cap
-    if cap is not None and request.min_tokens > cap:
-        yield _Edit("min_tokens", request.min_tokens, cap)
-
-
-def _foreign_int(fields: Fields, name: str) -> int | None:
-    """An integer field that the engine may not know; it is not for kvguard to refuse anything else there."""
-    try:
-        return read_int(fields, name)
-    except InvalidRequest:
-        return None

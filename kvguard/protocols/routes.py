@@ -1,5 +1,7 @@
-"""Every generating route of vLLM, and the harmless reads beside them. What is not here does not pass."""
+"""What passes, as a table for each engine, and the table of vLLM. What is not in it does not pass."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from kvguard.protocols import (
@@ -15,10 +17,42 @@ from kvguard.protocols import (
 )
 from kvguard.protocols.error_format import ErrorFormat
 from kvguard.protocols.openai_errors import OPENAI_ERRORS
+from kvguard.protocols.route import Route
 
-GENERATING: Final = {
-    route.path: route
-    for route in (
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTable:
+    """All that passes to an engine: routes that take KV, by POST, and reads that take none, each by its one method.
+
+    Both are by path, and one path may be in both. `below` has the errors of what lies below a path that is no route
+    itself, `elsewhere` is how they look where nothing else is said.
+    """
+
+    generating: Mapping[str, Route]
+    reads: Mapping[str, str]
+    below: Mapping[str, ErrorFormat] = field(default_factory=dict)
+    elsewhere: ErrorFormat = OPENAI_ERRORS
+
+    def errors_at(self, path: str) -> ErrorFormat:
+        """How errors look there: as the route's, which those below it share."""
+        if path in self.generating:
+            return self.generating[path].errors
+        above = {route.path: route.errors for route in self.generating.values()} | dict(self.below)
+        return next((errors for top, errors in above.items() if path.startswith(f"{top}/")), self.elsewhere)
+
+    def methods(self, path: str) -> tuple[str, ...]:
+        """The methods a path takes, none where there is no such route."""
+        posts = ("POST",) if path in self.generating else ()
+        return (self.reads[path], *posts) if path in self.reads else posts
+
+
+def by_path(*routes: Route) -> dict[str, Route]:
+    """Each route under its own path."""
+    return {route.path: route for route in routes}
+
+
+VLLM: Final = RouteTable(
+    generating=by_path(
         openai_completions.ROUTE,
         openai_chat.ROUTE,
         openai_responses.ROUTE,
@@ -28,26 +62,16 @@ GENERATING: Final = {
         generate.ROUTE,
         scoring.ROUTE,
         *pooling.ROUTES,
-    )
-}
-
-# They take no KV and pass whatever the tier: path and the one method there is.
-READS: Final = {
-    "/v1/models": "GET",
-    "/version": "GET",
-    "/tokenize": "POST",
-    "/detokenize": "POST",
-    "/v1/messages/count_tokens": "POST",
-    "/v1/completions/render": "POST",
-    "/v1/chat/completions/render": "POST",
-    "/v1/messages/render": "POST",
-    "/v1/responses/render": "POST",
-}
-
-
-def errors_at(path: str) -> ErrorFormat:
-    """How errors look there: as the route's, which those below it share; OpenAI's way anywhere else."""
-    if path in GENERATING:
-        return GENERATING[path].errors
-    above = [route.errors for route in GENERATING.values() if path.startswith(f"{route.path}/")]
-    return above[0] if above else OPENAI_ERRORS
+    ),
+    reads={
+        "/v1/models": "GET",
+        "/version": "GET",
+        "/tokenize": "POST",
+        "/detokenize": "POST",
+        "/v1/messages/count_tokens": "POST",
+        "/v1/completions/render": "POST",
+        "/v1/chat/completions/render": "POST",
+        "/v1/messages/render": "POST",
+        "/v1/responses/render": "POST",
+    },
+)

@@ -4,6 +4,7 @@ Nothing is parsed on the way: events are counted by their lines and only a bound
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -20,29 +21,28 @@ _LAST_USAGE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamFormat:
-    """How a wire format streams: `token` is found once for each token, after an event that says so before it.
-
-    `complete` matches what only whole answers end with, `failed` an event that says that there will be no more.
-    """
-
-    token: bytes
-    complete: re.Pattern[bytes]
-    failed: re.Pattern[bytes]
-
-
-OPENAI: Final = StreamFormat(
-    token=b"\ndata:", complete=re.compile(rb"\ndata: ?\[DONE\]"), failed=re.compile(rb'\ndata: ?\{"error"')
-)
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+_NO_COMMENT = re.compile(rb"^[^:\r\n]", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts as the engine reports them; completion tokens are summed over all sequences."""
+    """Token counts as the engine reports them, summed over so many `sequences`, None for all there are.
 
-    prompt_tokens: int
+    `prompt_tokens` is None where it does not report them.
+    """
+
+    prompt_tokens: int | None
     completion_tokens: int
+    sequences: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What an engine reports in an event, as the answer it would have been without a stream."""
+
+    status: int
+    body: bytes
 
 
 class _UsageFields(msgspec.Struct):
@@ -68,6 +68,50 @@ class _Answer(msgspec.Struct):
 
 
 _answers = msgspec.json.Decoder(_Answer)
+
+
+def last_usage(tail: bytes, _: int) -> Usage | None:
+    """The last usage block in the end of a stream."""
+    lines = tail.split(b"\n")
+    for line in reversed(lines):
+        if line.startswith(b"data:") and b'"usage"' in line:
+            usage = read_usage(line[5:].strip())
+            if usage is not None:
+                return usage
+    cut = _LAST_USAGE.findall(lines[0]) if len(tail) == TAIL_BYTES else []
+    return Usage(prompt_tokens=int(cut[-1][0]), completion_tokens=int(cut[-1][1])) if cut else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFormat:
+    """How a wire format streams: `token` is found once for each token, after an event that says so before it.
+
+    `complete` matches what only whole answers end with, `failed` an event that says that there will be no more. `usage`
+    reads the end of a stream in which so many tokens were found. An engine that answers 200 whatever happens has a
+    `failure`, which tells of an event whether it reports one.
+    """
+
+    token: bytes
+    complete: re.Pattern[bytes]
+    failed: re.Pattern[bytes]
+    usage: Callable[[bytes, int], Usage | None] = last_usage
+    failure: Callable[[bytes], Failure | None] | None = None
+
+
+OPENAI: Final = StreamFormat(
+    token=b"\ndata:", complete=re.compile(rb"\ndata: ?\[DONE\]"), failed=re.compile(rb'\ndata: ?\{"error"')
+)
+
+
+def first_event(block: bytes) -> bytes | None:
+    """The first whole event that is more than comments, without the blank line at its end; None while there is none."""
+    start = 0
+    for end in _EVENT_END.finditer(block):
+        event = block[start : end.start()]
+        if _NO_COMMENT.search(event):
+            return event
+        start = end.end()
+    return None
 
 
 def read_usage(answer: bytes) -> Usage | None:
@@ -124,12 +168,5 @@ class StreamReader:
         return self._form.failed.search(self._tail) is not None
 
     def usage(self) -> Usage | None:
-        """The last usage block that passed."""
-        lines = self._tail.split(b"\n")
-        for line in reversed(lines):
-            if line.startswith(b"data:") and b'"usage"' in line:
-                usage = read_usage(line[5:].strip())
-                if usage is not None:
-                    return usage
-        cut = _LAST_USAGE.findall(lines[0]) if len(self._tail) == TAIL_BYTES else []
-        return Usage(prompt_tokens=int(cut[-1][0]), completion_tokens=int(cut[-1][1])) if cut else None
+        """What the stream has told of its usage."""
+        return self._form.usage(self._tail, self.events)

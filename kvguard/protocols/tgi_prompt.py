@@ -1,23 +1,31 @@
-"""The prompts of TGI's routes: `inputs`, or `messages`, or `prompt`, or Vertex `instances` of the first two.
+"""The prompts of TGI's routes: `inputs`, or `messages`, or `prompt`.
 
 Media come inside `inputs` as Markdown pictures; `protocols.media` finds those.
 """
 
 from kvguard.errors import InvalidRequest
-from kvguard.protocols.chat_form import object_list, raw
-from kvguard.protocols.fields import Fields, decode, is_set, read_int
+from kvguard.protocols.chat_form import object_list, refuse_many_values_in
+from kvguard.protocols.fields import Fields, decode, is_set
 from kvguard.protocols.openai_completions import MAX_PROMPTS
-from kvguard.protocols.prompts import ChatPrompt, PromptList, TextPrompts
+from kvguard.protocols.prompts import ChatPrompt, TextPrompts
 
 # All that TGI's template sees; it has its own two texts around tools and grammars.
 TEMPLATE_FIELDS = ("messages", "tools", "tool_choice", "tool_prompt", "guideline", "chat_template_kwargs")
 
 
-def prompt_of(fields: Fields) -> TextPrompts | ChatPrompt:
-    """`/`, `/invocations`, and every route whose form the body tells: native, then chat, then completion."""
-    if is_set(fields, "inputs"):
-        return native_prompt_of(fields)
-    return chat_prompt_of(fields) if is_set(fields, "messages") else completion_prompt_of(fields)
+PROMPT_FIELDS = ("inputs", "messages", "prompt")
+
+
+def only_prompt_field(fields: Fields) -> str:
+    """Which of the PROMPT_FIELDS tells what kind of request this is; the last one where none is there.
+
+    Raises InvalidRequest for more than one: the server takes the next kind where a field of the first, be it one that
+    is not read here, has the wrong type.
+    """
+    given = [name for name in PROMPT_FIELDS if is_set(fields, name)]
+    if len(given) > 1:
+        raise InvalidRequest(f"'{given[0]}' and '{given[1]}' cannot stand side by side", param=given[1])
+    return given[0] if given else PROMPT_FIELDS[-1]
 
 
 def native_prompt_of(fields: Fields) -> TextPrompts:
@@ -28,21 +36,9 @@ def native_prompt_of(fields: Fields) -> TextPrompts:
     return TextPrompts((inputs,))
 
 
-def truncate_of(fields: Fields) -> int | None:
-    """`parameters.truncate`: only so many tokens of the end of `inputs` are kept. None without one."""
-    parameters = decode(fields, "parameters")
-    if parameters is None:
-        return None
-    if not isinstance(parameters, dict):
-        raise InvalidRequest("'parameters' must be an object", param="parameters")
-    kept = read_int({"truncate": raw(parameters.get("truncate"))}, "truncate")
-    if kept is not None and kept < 1:
-        raise InvalidRequest("'truncate' must be at least 1", param="truncate")
-    return kept
-
-
 def chat_prompt_of(fields: Fields) -> ChatPrompt:
     """`/v1/chat/completions`."""
+    refuse_many_values_in(fields, TEMPLATE_FIELDS)
     object_list(decode(fields, "messages"), "messages")
     return ChatPrompt({name: fields[name] for name in TEMPLATE_FIELDS if name in fields})
 
@@ -57,16 +53,3 @@ def completion_prompt_of(fields: Fields) -> TextPrompts:
     if not 1 <= len(given) <= MAX_PROMPTS or len(texts) < len(given):
         raise InvalidRequest(f"'prompt' must be a string or a list of 1 to {MAX_PROMPTS} strings", param="prompt")
     return TextPrompts(texts)
-
-
-def vertex_prompt_of(fields: Fields) -> PromptList:
-    """`/vertex`: one prompt per instance."""
-    instances = object_list(decode(fields, "instances"), "instances")
-    if len(instances) > MAX_PROMPTS:
-        raise InvalidRequest(f"'instances' has more than {MAX_PROMPTS} entries", param="instances")
-    encoded: list[Fields] = [{name: raw(value) for name, value in instance.items()} for instance in instances]
-    return PromptList(tuple(_instance(instance) for instance in encoded))
-
-
-def _instance(fields: Fields) -> TextPrompts | ChatPrompt:
-    return native_prompt_of(fields) if is_set(fields, "inputs") else chat_prompt_of(fields)

@@ -10,12 +10,11 @@ from dataclasses import replace
 from kvguard.admission.reasons import RejectReason
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted
-from kvguard.protocols.error_format import ErrorFormat
-from kvguard.protocols.routes import GENERATING, READS, errors_at
+from kvguard.protocols.routes import RouteTable
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
 from kvguard.proxy.headers import asks_for_websocket, to_upstream
-from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
+from kvguard.proxy.pipeline import Pipeline
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay
 from kvguard.proxy.upstream import Upstream, UpstreamRequest
@@ -23,23 +22,27 @@ from kvguard.telemetry.reporter import Reporter
 
 
 class TrafficApp:
-    """Dispatches by path and keeps every exception from the client. `policy` may be exchanged at any time."""
+    """Dispatches by path and method and keeps every exception from the client.
+
+    `policy` is the pipeline's to begin with and may be exchanged at any time.
+    """
 
     def __init__(
         self,
+        table: RouteTable,
         pipeline: Pipeline,
         controller: Controller,
         upstream: Upstream,
         reporter: Reporter,
         clock: Clock,
-        policy: PipelinePolicy,
     ) -> None:
+        self._table = table
         self._pipeline = pipeline
         self._controller = controller
         self._upstream = upstream
         self._reporter = reporter
         self._clock = clock
-        self.policy = policy
+        self.policy = pipeline.policy
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -61,26 +64,29 @@ class TrafficApp:
         except Exception as error:  # noqa: BLE001  a fault of ours must not show its insides, nor end anything else
             self._reporter.fault(exchange.request_id, error)
             if not exchange.started:
-                answer = _plain_error(errors_at(path), 500, "internal_error", "kvguard failed on this request.")
+                answer = self._error(path, 500, "internal_error", "kvguard failed on this request.")
                 await exchange.respond(answer)
 
     async def _dispatch(self, exchange: Exchange, method: str, path: str) -> None:
         if asks_for_websocket(exchange.headers):
-            answer = _plain_error(errors_at(path), 501, "websocket_unsupported", "kvguard takes no websockets.")
+            answer = self._error(path, 501, "websocket_unsupported", "kvguard takes no websockets.")
             # Whatever follows on this connection may be no HTTP any more.
             await exchange.respond(replace(answer, headers=[*answer.headers, (b"connection", b"close")]))
             return
-        generating = GENERATING.get(path)
-        allowed = "POST" if generating else READS.get(path)
-        if allowed is None:
-            await exchange.respond(_plain_error(errors_at(path), 404, "not_found", "There is no such route."))
-        elif method != allowed:
-            answer = _plain_error(errors_at(path), 405, "method_not_allowed", f"This route takes {allowed}.")
-            await exchange.respond(replace(answer, headers=[*answer.headers, (b"allow", allowed.encode())]))
-        elif generating:
-            await self._pipeline.serve(exchange, generating)
-        else:
+        if method == "POST" and path in self._table.generating:
+            await self._pipeline.serve(exchange, self._table.generating[path])
+        elif method == self._table.reads.get(path):
             await self._read(exchange, method, path)
+        else:
+            await exchange.respond(self._unserved(path))
+
+    def _unserved(self, path: str) -> WholeAnswer:
+        """The answer where there is no route, or none of that method."""
+        allowed = ", ".join(self._table.methods(path))
+        if not allowed:
+            return self._error(path, 404, "not_found", "There is no such route.")
+        answer = self._error(path, 405, "method_not_allowed", f"This route takes {allowed}.")
+        return replace(answer, headers=[*answer.headers, (b"allow", allowed.encode())])
 
     async def _read(self, exchange: Exchange, method: str, path: str) -> None:
         """Pass a harmless read to a backend that answers."""
@@ -130,9 +136,9 @@ class TrafficApp:
         return self._rendered(path, Refusal(reason=reason, tier=tier, message=text, retry_after_seconds=wait))
 
     def _rendered(self, path: str, refusal: Refusal) -> WholeAnswer:
-        return render(refusal, self.policy.statuses, errors_at(path))
+        return render(refusal, self.policy.statuses, self._table.errors_at(path))
 
-
-def _plain_error(errors: ErrorFormat, status: int, code: str, message: str) -> WholeAnswer:
-    body = errors.body(message, code=code, kind="invalid_request_error" if status < 500 else "server_error")
-    return WholeAnswer(status, [(b"content-type", b"application/json")], body)
+    def _error(self, path: str, status: int, code: str, message: str) -> WholeAnswer:
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        body = self._table.errors_at(path).body(message, code=code, kind=kind)
+        return WholeAnswer(status, [(b"content-type", b"application/json")], body)

@@ -37,6 +37,7 @@ class Candidate:
             assumed_output_tokens=self.policy.assumed_output_tokens,
             slack=self.count.slack,
             estimated=self.count.estimated,
+            release=backend.release,
         )
         model = backend.base_model(self.request.model)
         # Classes are few and the operator's; a tenant's name may be anything, and is nobody else's to learn from.

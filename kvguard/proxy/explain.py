@@ -23,7 +23,7 @@ from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
 from kvguard.protocols.fields import is_set, read_fields
 from kvguard.protocols.openai_errors import OPENAI_ERRORS, error_body
-from kvguard.protocols.request import rewrite
+from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.route import Route
 from kvguard.proxy.candidate import Candidate, counted, marked, named, opts_out
 from kvguard.proxy.controller import Controller, Refusal, Weighed
@@ -41,6 +41,8 @@ from kvguard.tokenization.counter import PromptCounter
 Json = dict[str, object]
 
 CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+GENERATE_PATH = "/generate"
+_LIKELY = (("messages", CHAT_PATH), ("input", RESPONSES_PATH), ("inputs", GENERATE_PATH))
 _JSON: Headers = [(b"content-type", b"application/json")]
 
 
@@ -83,18 +85,16 @@ class Explainer:
         return {**said, **explaining.whole(), "notes": notes}
 
     def _route(self, path: str | None, body: bytes) -> Route:
-        path = _path_of(body) if path is None else path
+        path = self._path_of(body) if path is None else path
         if path not in self._routes:
             raise UnknownRoute(f"There is no generating route of that path; there are {', '.join(self._routes)}.")
         return self._routes[path]
 
-
-def _path_of(body: bytes) -> str:
-    """The likeliest route of a body: what has messages may be for others as well."""
-    fields = read_fields(body)
-    if is_set(fields, "messages"):
-        return CHAT_PATH
-    return RESPONSES_PATH if is_set(fields, "input") else COMPLETIONS_PATH
+    def _path_of(self, body: bytes) -> str:
+        """The likeliest route of a body: what has messages may be for others as well."""
+        fields = read_fields(body)
+        likely = (path for name, path in _LIKELY if is_set(fields, name) and path in self._routes)
+        return next(likely, COMPLETIONS_PATH)
 
 
 class ExplainPort:
@@ -181,7 +181,7 @@ class _Explaining:
         decision, why = weighed.decision, self._why(weighed)
         if isinstance(decision, Reject):
             return {**self._refusal(weighed.backend, decision), "why": why}
-        changes = self._changes(decision)
+        changes = self._changes(weighed.backend, decision)
         return {
             "decision": "degrade" if changes else "admit",
             "tier": int(decision.tier),
@@ -203,8 +203,8 @@ class _Explaining:
             "changes": [],
         }
 
-    def _changes(self, decision: Admit) -> list[str]:
-        return list(rewrite(self.candidate.request, decision.degradation).changes)
+    def _changes(self, backend: Backend, decision: Admit) -> list[str]:
+        return list(rewrite(self.candidate.request, decision.degradation, release=backend.release).changes)
 
     def _report(self, backend: Backend, weighed: Weighed | None) -> Json:
         """Everything about one backend; `weighed` is None when it would not be asked."""

@@ -9,26 +9,26 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvguard.admission.decision import Admit, Decision, Reject
 from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
-from kvguard.admission.tiers import Tier
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted, UpstreamUnreachable
-from kvguard.protocols.request import InferenceRequest, Rewritten, rewrite
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import Rewritten
 from kvguard.protocols.route import Route
 from kvguard.proxy.candidate import Candidate, CandidatePolicy, counted, marked, named
 from kvguard.proxy.controller import MESSAGES, Admission, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
 from kvguard.proxy.governance import Terms
-from kvguard.proxy.headers import DEGRADED, TIER, to_upstream
+from kvguard.proxy.headers import to_upstream
 from kvguard.proxy.identity import Caller
 from kvguard.proxy.reading import BodyReader
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Manner, Relay, Relayed
-from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
+from kvguard.proxy.upstream import Upstream, UpstreamRequest
 from kvguard.proxy.waiting_line import Question, WaitingLine, ticket_of
-from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
+from kvguard.proxy.work import Work
+from kvguard.telemetry.events import DecisionEvent, End, Mode, Outcome
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import PromptCounter
 
@@ -39,10 +39,12 @@ OK = 200
 class PipelinePolicy:
     """What the path itself needs to know of the settings. With `ask_usage` the engine is asked for the usage of streams
     whose clients did not; they do not see it. `heartbeat_seconds` of silence bring a comment into a stream (0: never).
+    Where the engine's streams hide failures, a status waits up to `first_event_seconds` for the first event (0: never).
     """
 
     ask_usage: bool = True
     heartbeat_seconds: float = 0.0
+    first_event_seconds: float = 30.0
     max_body_bytes: int = 16 * 1024 * 1024
     retry_after_seconds: float = 1.0
     statuses: Mapping[RejectReason, int] = dataclasses.field(default_factory=dict)
@@ -150,7 +152,7 @@ class Pipeline:
         if isinstance(outcome, Refusal):
             asked = candidate.demand_on(self._controller.backends[0])
             return self._refused(exchange, route, outcome, caller, asked)
-        work = _Work(exchange, candidate, route, candidate.demand_on(outcome.backend), outcome, caller)
+        work = Work(exchange, candidate, route, candidate.demand_on(outcome.backend), outcome, caller)
         recount = asyncio.ensure_future(self._recount(work)) if candidate.count.estimated else None
         try:
             return await self._forward(work)
@@ -191,7 +193,7 @@ class Pipeline:
     def _give_back(self, admission: Admission) -> None:
         self._controller.release(admission, now=self._clock.now())
 
-    async def _recount(self, work: "_Work") -> None:
+    async def _recount(self, work: Work) -> None:
         """Count a prompt that was too large to wait for, and correct the ledger."""
         count = await self._counter.count_again(work.request)
         if count is not None:
@@ -204,9 +206,9 @@ class Pipeline:
         self._reporter.counted(candidate.count.source.value, self._clock.now() - began)
         return candidate
 
-    async def _forward(self, work: "_Work") -> WholeAnswer | None:
+    async def _forward(self, work: Work) -> WholeAnswer | None:
         ask_usage = self.policy.ask_usage and work.mode is Mode.ENFORCE  # in shadow mode nothing is changed
-        rewritten = rewrite(work.request, work.admission.decision.degradation, ask_usage=ask_usage)
+        rewritten = work.rewritten(ask_usage=ask_usage)
         self._reporter.decision(work.decision_event(rewritten))
         began = self._clock.now()
         end, relayed, detail = End.CANCELLED, None, ""
@@ -230,17 +232,18 @@ class Pipeline:
         finally:
             self._reporter.end(work.end_event(end, relayed, began=began, now=self._clock.now(), detail=detail))
 
-    def _learn(self, work: "_Work", relayed: Relayed) -> None:
+    def _learn(self, work: Work, relayed: Relayed) -> None:
         """Teach tokens per byte, by an answered request only: names of models nobody serves are not remembered."""
         count = work.candidate.count
         if work.request.runs_tools:
             return
-        if relayed.usage is not None:
-            self._counter.learn(work.request, relayed.usage.prompt_tokens)
+        told = relayed.usage.prompt_tokens if relayed.usage else None
+        if told is not None:
+            self._counter.learn(work.request, told)
         elif not count.estimated:
             self._counter.learn(work.request, count.total)
 
-    async def _exchange_upstream(self, work: "_Work", rewritten: Rewritten) -> Relayed:
+    async def _exchange_upstream(self, work: Work, rewritten: Rewritten) -> Relayed:
         exchange, admission = work.exchange, work.admission
         identity = self._controller.governance.identity
         withheld = identity.withheld(trusted=identity.trusts(exchange.peer))
@@ -255,20 +258,23 @@ class Pipeline:
             )
         )
         try:
-            relay = Relay(exchange, answer, self._clock, work.note_events, self._manner(work.route, rewritten))
-            return await relay.run(work.answer_headers(rewritten), retry_after_seconds=self.policy.retry_after_seconds)
+            relay = Relay(exchange, answer, self._clock, work.note_events, self._manner(work, rewritten))
+            wait = self.policy.retry_after_seconds
+            return work.told_whole(await relay.run(work.answer_headers(rewritten), retry_after_seconds=wait))
         finally:
             answer.abort()
 
-    def _manner(self, route: Route, rewritten: Rewritten) -> Manner:
+    def _manner(self, work: Work, rewritten: Rewritten) -> Manner:
         return Manner(
-            stream=route.stream,
-            errors=route.errors,
+            stream=work.request.stream_format or work.route.stream,
+            errors=work.route.errors,
+            usage=work.route.usage,
             strips_usage=rewritten.asks_usage,
             heartbeat_seconds=self.policy.heartbeat_seconds,
+            first_event_seconds=self.policy.first_event_seconds,
         )
 
-    def _failed(self, work: "_Work", error: UpstreamError) -> WholeAnswer:
+    def _failed(self, work: Work, error: UpstreamError) -> WholeAnswer:
         """Answer for a backend that gave none."""
         exhausted = isinstance(error, UpstreamPoolExhausted)
         reason = RejectReason.QUEUE_TIMEOUT if exhausted else RejectReason.BACKEND_UNREACHABLE
@@ -294,90 +300,3 @@ class Pipeline:
             )
         )
         return render(refusal, self.policy.statuses, work.route.errors)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """An admitted request on its way; `asked` is what it asked for before it was degraded."""
-
-    exchange: Exchange
-    candidate: Candidate
-    route: Route
-    asked: Demand
-    admission: Admission
-    caller: Caller
-
-    @property
-    def request(self) -> InferenceRequest:
-        return self.candidate.request
-
-    def note_events(self, events: int) -> None:
-        """Tell the ledger how long the answer is by now: an event is about one token of one sequence."""
-        demand = self.admission.decision.demand
-        produced = events // max(demand.sequences, 1)
-        if demand.output_cap is not None:
-            produced = min(produced, demand.output_cap)
-        self.admission.backend.ledger.progress(self.admission.reservation, produced)
-
-    def answer_headers(self, rewritten: Rewritten) -> Headers:
-        """What the client is told of the decision."""
-        headers: Headers = [(TIER, str(int(self.admission.decision.tier)).encode())]
-        if rewritten.changes:
-            headers.append((DEGRADED, ";".join(rewritten.changes).encode("latin-1", "replace")))
-        return headers
-
-    @property
-    def mode(self) -> Mode:
-        """Whether the decision was carried out."""
-        return Mode.ENFORCE if self.admission.verdict is None else Mode.SHADOW
-
-    def decision_event(self, rewritten: Rewritten) -> DecisionEvent:
-        """The decision as reported; in shadow mode the one that was not carried out."""
-        verdict = self.admission.verdict or self.admission.decision
-        if self.mode is Mode.SHADOW and isinstance(verdict, Admit):
-            rewritten = rewrite(self.request, verdict.degradation)
-        asked, given = self.asked, verdict.demand if isinstance(verdict, Admit) else self.asked
-        requested = asked.sequences * asked.expected_output
-        return DecisionEvent(
-            request_id=self.exchange.request_id,
-            route=self.route.path,
-            outcome=_outcome(verdict, rewritten),
-            tier=Tier(verdict.tier),
-            reason=verdict.reason if isinstance(verdict, Reject) else None,
-            backend=self.admission.backend.name,
-            prompt_tokens=asked.prompt_tokens,
-            requested_tokens=requested,
-            trimmed_tokens=requested - given.sequences * given.expected_output,
-            blocks=given.reserved_blocks(self.admission.backend.ledger.rule),
-            changes=rewritten.changes,
-            ratios=verdict.ratios,
-            record=self.admission.record,
-            mode=self.mode,
-            tenant=self.caller.tenant,
-            priority=self.caller.priority,
-        )
-
-    def end_event(self, end: End, relayed: Relayed | None, *, began: float, now: float, detail: str) -> EndEvent:
-        """The end as reported."""
-        usage = relayed.usage if relayed else None
-        first = relayed.first_byte_at if relayed else None
-        return EndEvent(
-            request_id=self.exchange.request_id,
-            route=self.route.path,
-            backend=self.admission.backend.name,
-            end=end,
-            seconds=now - began,
-            status=relayed.status if relayed else None,
-            first_byte_seconds=None if first is None else first - self.exchange.received_at,
-            generated_tokens=usage.completion_tokens if usage else None,
-            predicted_prompt_tokens=self.asked.prompt_tokens,
-            count_source=self.candidate.count.source.value,
-            prompt_tokens=usage.prompt_tokens if usage and self.request.names_whole_prompt else None,
-            detail=detail,
-        )
-
-
-def _outcome(verdict: Decision, rewritten: Rewritten) -> Outcome:
-    if isinstance(verdict, Reject):
-        return Outcome.REJECTED
-    return Outcome.DEGRADED if rewritten.changes else Outcome.ADMITTED

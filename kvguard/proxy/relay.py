@@ -2,7 +2,7 @@
 
 An answer that breaks before its first byte becomes an error answer; a stream that breaks later ends with an error
 event and never with a success terminator; any other broken body ends with the connection, so that no client takes it
-for whole.
+for whole. A failure that an engine hides in the first event of a stream is answered as one.
 """
 
 import asyncio
@@ -15,10 +15,12 @@ from kvguard.clock import Clock
 from kvguard.errors import UpstreamError
 from kvguard.protocols.error_format import ErrorFormat
 from kvguard.protocols.openai_errors import OPENAI_ERRORS
-from kvguard.protocols.sse import OPENAI, StreamFormat, StreamReader, Usage, read_usage
+from kvguard.protocols.route import AnswerHeaders, body_usage
+from kvguard.protocols.sse import OPENAI, Failure, StreamFormat, StreamReader, Usage
 from kvguard.protocols.usage_chunk import UsageChunkFilter
 from kvguard.proxy.exchange import Exchange
 from kvguard.proxy.headers import find, to_client
+from kvguard.proxy.opening import Opening, forget, or_end
 from kvguard.proxy.refusal import retry_headers
 from kvguard.proxy.upstream import Headers, UpstreamAnswer
 
@@ -27,20 +29,28 @@ MAX_KEPT_ANSWER_BYTES = 256 * 1024
 _STREAM_HEADERS: Headers = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
 # What passes may be less than the backend sends, or end with an event of ours.
 _NOT_OF_STREAMS = frozenset({b"x-accel-buffering", b"cache-control", b"content-length"})
+_NOT_OF_FAILURES = _NOT_OF_STREAMS | {b"content-type"}
+
+HIDING = 200  # the status under which an engine hides failures
 
 _HEARTBEAT = b": keep-alive\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """How an answer passes: the format of its stream and of errors in it, whether usage nobody asked for is taken out,
-    and after how many silent seconds a comment keeps a stream alive (0: never).
+    """How an answer passes: the format of its stream and of errors in it, where a whole one tells its usage, whether
+    usage nobody asked for is taken out, and after how many silent seconds a comment keeps a stream alive (0: never).
+
+    Where the engine hides failures, a stream begins for the client with its first event, or after `first_event_seconds`
+    without one (0: at once).
     """
 
     stream: StreamFormat = OPENAI
     errors: ErrorFormat = OPENAI_ERRORS
+    usage: Callable[[bytes, AnswerHeaders], Usage | None] = body_usage
     strips_usage: bool = False
     heartbeat_seconds: float = 0.0
+    first_event_seconds: float = 30.0
 
 
 class AnswerCut(Exception):
@@ -79,22 +89,52 @@ class Relay:
         """Relay the whole answer but its end. Raises UpstreamError when it broke before its first byte."""
         headers = to_client(self._answer.headers, added)
         if _is_readable_stream(headers):
-            await self._stream(headers)
+            await self._open_stream(headers, retry_after_seconds)
         else:
-            if self._answer.status in (429, 503) and find(headers, b"retry-after") is None:
-                headers += retry_headers(retry_after_seconds)
+            headers += self._when_to_retry(headers, self._answer.status, retry_after_seconds)
             if self._answer.status in (204, 304):  # no body follows, whatever length the backend names
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
             await self._plain(headers)
         return self.result
 
-    async def _stream(self, headers: Headers) -> None:
+    def _when_to_retry(self, headers: Headers, status: int, seconds: float) -> Headers:
+        """For a refusal of the backend's own that does not say."""
+        return retry_headers(seconds) if status in (429, 503) and find(headers, b"retry-after") is None else []
+
+    async def _open_stream(self, headers: Headers, retry_after_seconds: float) -> None:
+        """Pass a stream, once it is known not to have failed at once where the engine would hide that."""
+        manner = self._manner
+        if manner.stream.failure is None or self._answer.status != HIDING or not manner.first_event_seconds:
+            await self._stream(headers, self._answer.blocks())
+            return
+        opening = Opening(self._answer.blocks())
+        try:
+            event = await opening.first_event(self._clock.sleep(manner.first_event_seconds))
+            failure = None if event is None else manner.stream.failure(event)
+            if failure is None:
+                await self._stream(headers, opening.blocks())
+            else:
+                await self._fail(headers, failure, retry_after_seconds)
+        finally:
+            opening.close()
+
+    async def _fail(self, headers: Headers, failure: Failure, retry_after_seconds: float) -> None:
+        """Answer with the failure, under the engine's other headers."""
+        self._mark_first_byte()
+        self.result.status = failure.status
+        kept = [pair for pair in headers if pair[0] not in _NOT_OF_FAILURES]
+        kept += [(b"content-type", b"application/json"), (b"content-length", str(len(failure.body)).encode())]
+        kept += self._when_to_retry(kept, failure.status, retry_after_seconds)
+        await self._exchange.start(failure.status, kept)
+        await self._exchange.write(failure.body)
+
+    async def _stream(self, headers: Headers, blocks: AsyncIterator[bytes]) -> None:
         kept = [pair for pair in headers if pair[0] not in _NOT_OF_STREAMS]
         await self._exchange.start(self._answer.status, [*kept, *_STREAM_HEADERS])
         reader = StreamReader(self._manner.stream)
         held_back = UsageChunkFilter() if self._manner.strips_usage else None
         try:
-            async for block in self._kept_alive(reader, held_back):
+            async for block in self._kept_alive(blocks, reader, held_back):
                 self._mark_first_byte()
                 reader.feed(block)
                 # Before the write: what the engine holds does not depend on how fast the client reads.
@@ -114,19 +154,20 @@ class Relay:
         """Note how a stream ended, and say so where it broke."""
         if self._answer.status == 200 and not reader.complete and not reader.failed:
             self.result.broken = self.result.broken or "ended without its terminator"
-        if self.result.broken:
+        if self.result.broken and not (reader.failed and reader.at_boundary):
             await self._exchange.write(self._broken_off(reader))
-        elif reader.failed:
-            self.result.broken = "the backend reported an error in the stream"
+        if reader.failed:
+            self.result.broken = self.result.broken or "the backend reported an error in the stream"
         self.result.usage = reader.usage()
 
     async def _pass(self, block: bytes) -> None:
         if block:
             await self._exchange.write(block)
 
-    async def _kept_alive(self, reader: StreamReader, held_back: UsageChunkFilter | None) -> AsyncIterator[bytes]:
+    async def _kept_alive(
+        self, blocks: AsyncIterator[bytes], reader: StreamReader, held_back: UsageChunkFilter | None
+    ) -> AsyncIterator[bytes]:
         """The answer's blocks; while none comes, comments between its events keep the connection from being cut."""
-        blocks = self._answer.blocks()
         if not self._manner.heartbeat_seconds:
             async for block in blocks:
                 yield block
@@ -137,7 +178,7 @@ class Relay:
     async def _next(
         self, blocks: AsyncIterator[bytes], reader: StreamReader, held_back: UsageChunkFilter | None
     ) -> bytes | None:
-        coming = asyncio.ensure_future(_or_end(blocks))
+        coming = asyncio.ensure_future(or_end(blocks))
         try:
             while not coming.done():
                 await self._silence(coming)
@@ -145,9 +186,7 @@ class Relay:
                     await self._exchange.write(_HEARTBEAT)
             return coming.result()
         finally:
-            coming.cancel()
-            # Where nobody waits for it any more, nobody is to hear how it ended either.
-            coming.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            forget(coming)
 
     async def _silence(self, coming: asyncio.Future[bytes | None]) -> None:
         """Wait for the next block, but not much longer than a client should hear nothing."""
@@ -181,16 +220,12 @@ class Relay:
         except UpstreamError as error:
             self.result.broken = str(error)
             raise AnswerCut from error
-        if kept and self._answer.status == 200:
-            self.result.usage = read_usage(kept)
+        if self._answer.status == 200:
+            self.result.usage = self._manner.usage(kept or b"", headers)
 
     def _mark_first_byte(self) -> None:
         if self.result.first_byte_at is None:
             self.result.first_byte_at = self._clock.now()
-
-
-async def _or_end(blocks: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(blocks, None)
 
 
 def _is_readable_stream(headers: Headers) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvguard.protocols.routes import GENERATING, READS
+from kvguard.protocols.routes import VLLM
 from tests.kit.guard import guarding
 from tests.kit.raw import raw_client
 from tests.kit.stub import Stub, completion, exposition, running_stub
@@ -29,7 +29,7 @@ LEFT_OUT = (
     *("/v1/completions/derender", "/v1/chat/completions/derender", "/inference/v1/abort_requests", "/cohere/v2/chat"),
     *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime", "/redoc", "/"),
 )
-CONTROL = tuple(path for path in (*DESCRIBED, *LEFT_OUT) if path not in GENERATING and path not in READS)
+CONTROL = tuple(path for path in (*DESCRIBED, *LEFT_OUT) if path not in VLLM.generating and path not in VLLM.reads)
 # What no table may ever let through.
 NEVER = (
     *("/sleep", "/wake_up", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache", "/abort_requests"),
@@ -82,7 +82,7 @@ async def always(call: Any) -> None:
 def test_what_must_stay_out_is_in_no_table() -> None:
     """Control, debug, weights, adapters, stored answers and what undoes a rendering are neither served nor passed."""
     assert set(NEVER) <= set(CONTROL)
-    assert not GENERATING.keys() & READS.keys()
+    assert not VLLM.generating.keys() & VLLM.reads.keys()
 
 
 async def test_a_control_route_is_not_there() -> None:
@@ -111,7 +111,7 @@ async def test_every_control_route_is_disguised_in_vain(path: str) -> None:
 async def test_a_generating_route_has_one_spelling() -> None:
     """Another spelling of any of them is 404, so that none gets around admission."""
     async with running_stub() as stub, guarding(stub) as guard, raw_client(guard.service.port) as client:
-        for route in GENERATING:
+        for route in VLLM.generating:
             escaped = f"/%{ord(route[1]):02x}{route[2:]}"
             for target in (f"/{route}", escaped, f"/v1/..{route}", f"{route}/"):
                 await client.request(target, BODIES[route])
@@ -123,7 +123,7 @@ async def test_every_generating_route_goes_through_admission() -> None:
     """At 0.97 each generating route is 503 and nothing reaches the engine."""
     stub = Stub(page=exposition(0.97))
     async with running_stub(stub), guarding(stub) as guard, raw_client(guard.service.port) as client:
-        for route in GENERATING:
+        for route in VLLM.generating:
             for target in (route, f"{route}?stream=true", f"http://kvguard{route}"):
                 await client.request(target, BODIES[route])
                 answer = await client.answer()
@@ -137,7 +137,7 @@ async def test_every_generating_route_is_served_below() -> None:
     """At 0.10 each passes with its own bytes, is counted under its path and holds nothing afterwards."""
     stub = Stub(page=exposition(0.10), answer=always)
     async with running_stub(stub), guarding(stub) as guard, raw_client(guard.service.port) as client:
-        for number, route in enumerate(GENERATING, 1):
+        for number, route in enumerate(VLLM.generating, 1):
             await client.request(route, BODIES[route])
             answer = await client.answer()
             assert (answer.status, answer.headers["x-kvguard-tier"]) == (200, "0"), route
@@ -151,7 +151,7 @@ async def test_every_generating_route_is_served_below() -> None:
 async def test_a_body_that_is_none_of_its_route_is_told_so() -> None:
     """Each generating route names what is wrong in its own error shape, and nothing reaches the engine."""
     async with running_stub() as stub, guarding(stub) as guard, raw_client(guard.service.port) as client:
-        for route in GENERATING:
+        for route in VLLM.generating:
             await client.request(route, {})
             answer = await client.answer()
             assert (answer.status, answer.headers["x-kvguard-reason"]) == (400, "invalid_request"), route
@@ -164,13 +164,13 @@ async def test_harmless_reads_pass_at_any_tier(gauge: float) -> None:
     """They take no KV: with their one method they reach the engine as they came, however full its cache is."""
     stub = Stub(page=exposition(gauge), answer=always)
     async with running_stub(stub), guarding(stub) as guard, raw_client(guard.service.port) as client:
-        for path, method in READS.items():
+        for path, method in VLLM.reads.items():
             body: dict[str, Any] | bytes = {"prompt": "hi", "messages": []} if method == "POST" else b""
             await client.request(path, body, method=method)
             assert (await client.answer()).status == 200, path
             await client.request(path, body, method="GET" if method == "POST" else "POST")
             assert (await client.answer()).status == 405, path
         passed = [*stub.hits, *stub.tokenized]
-        assert {hit.target for hit in passed} == READS.keys() - {"/v1/models"}
+        assert {hit.target for hit in passed} == VLLM.reads.keys() - {"/v1/models"}
         assert {hit.body for hit in passed if hit.method == "POST"} == {b'{"prompt": "hi", "messages": []}'}
         assert guard.backend.ledger.live == 0

@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 from kvguard.admission.reasons import RejectReason
-from kvguard.protocols.routes import GENERATING, READS
+from kvguard.protocols.routes import VLLM, RouteTable
+from kvguard.protocols.tgi_routes import TGI
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,11 +45,14 @@ def test_every_reason_is_documented() -> None:
     assert {reason.value for reason in RejectReason} == set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE))
 
 
-def test_every_route_is_documented() -> None:
-    """Each path that is served or passed on has its place on the page about them."""
-    served, _, passed = (ROOT / "docs" / "routes.md").read_text().partition("## Passed as they are")
-    assert set(re.findall(r"`(/[^`]*)`", served.partition("| Route |")[2].partition("\n\n")[0])) >= GENERATING.keys()
-    assert {path: method for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", passed)} == READS
+@pytest.mark.parametrize(("engine", "table"), [(0, VLLM), (1, TGI)])
+def test_every_route_is_documented(engine: int, table: RouteTable) -> None:
+    """Each path that is served or passed on has its place in its engine's part of the page about them."""
+    part = (ROOT / "docs" / "routes.md").read_text().split("\n## TGI\n")[engine]
+    served, _, passed = part.partition("# Passed as they are")
+    listed = served.partition("| Route |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(/[^`]*)`", listed)) >= table.generating.keys()
+    assert {path: method for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", passed)} == table.reads
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

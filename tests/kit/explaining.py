@@ -14,7 +14,7 @@ from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import TierPolicy
 from kvguard.clock import ManualClock
 from kvguard.pool.backend import Backend, new_backend
-from kvguard.proxy.app import GENERATING
+from kvguard.protocols.routes import VLLM
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer
 from kvguard.proxy.headers import OPT_OUT
@@ -63,7 +63,7 @@ def explainer_of(
     controller = Controller(
         backends, chosen, RetryPolicy(), rng=random.Random(seed), on_tier_change=lambda change: None
     )
-    return Explainer(controller, COUNTER, GENERATING, ManualClock(NOW), policy), controller
+    return Explainer(controller, COUNTER, VLLM.generating, ManualClock(NOW), policy), controller
 
 
 def explained(explainer: Explainer, fields: dict, *, opt_out: bool = False, path: str | None = None) -> Any:

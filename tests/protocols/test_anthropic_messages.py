@@ -14,7 +14,8 @@ from kvguard.protocols.anthropic_errors import ANTHROPIC_ERRORS
 from kvguard.protocols.anthropic_messages import PATH, ROUTE, STREAM, parse
 from kvguard.protocols.fields import Fields, write_fields
 from kvguard.protocols.prompts import ChatPrompt, TokenPrompts
-from kvguard.protocols.request import InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.sse import StreamReader, Usage, read_usage
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import objects

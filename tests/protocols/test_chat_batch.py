@@ -11,7 +11,8 @@ from kvguard.protocols.chat_batch import PATH, ROUTE, parse
 from kvguard.protocols.media import MAX_PARTS
 from kvguard.protocols.openai_errors import OPENAI_ERRORS
 from kvguard.protocols.prompts import ChatPrompt, PromptList
-from kvguard.protocols.request import InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import rewrite
 
 ONE = [{"role": "user", "content": "hi"}]
 

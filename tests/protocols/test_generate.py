@@ -12,7 +12,8 @@ from kvguard.errors import InvalidRequest
 from kvguard.protocols.generate import PATH, ROUTE, parse
 from kvguard.protocols.media import MAX_PARTS, MediaKind, MediaPart
 from kvguard.protocols.prompts import TokenPrompts
-from kvguard.protocols.request import InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.sse import StreamReader, Usage
 from kvguard.protocols.usage_chunk import UsageChunkFilter
 from tests.kit.properties import deterministic

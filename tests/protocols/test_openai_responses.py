@@ -13,8 +13,9 @@ from kvguard.errors import InvalidRequest
 from kvguard.protocols.fields import Fields, write_fields
 from kvguard.protocols.openai_responses import PATH, ROUTE, STREAM, parse
 from kvguard.protocols.prompts import ChatPrompt, OpenEndedPrompt, TokenPrompts
-from kvguard.protocols.request import InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest
 from kvguard.protocols.responses_errors import RESPONSES_ERRORS
+from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.sse import TAIL_BYTES, StreamReader, Usage, read_usage
 from tests.kit.properties import deterministic
 from tests.protocols.any_json import objects

@@ -8,7 +8,8 @@ from kvguard.admission.policy import Degradation, SequenceCut
 from kvguard.errors import InvalidRequest
 from kvguard.protocols.pooling import AROUND_TOKENS, ROUTES, parse_cohere, parse_embeddings, parse_pooling, parse_rerank
 from kvguard.protocols.prompts import ChatPrompt, PairedPrompts, PromptList
-from kvguard.protocols.request import InferenceRequest, rewrite
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.route import Route
 
 PATHS = {

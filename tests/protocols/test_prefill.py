@@ -4,7 +4,7 @@ from kvguard.admission.policy import Degradation, SequenceCut
 from kvguard.protocols.fields import read_fields
 from kvguard.protocols.prefill import read_prefill
 from kvguard.protocols.prompts import TextPrompts
-from kvguard.protocols.request import rewrite
+from kvguard.protocols.rewrite import rewrite
 
 BODY = (
     b'{"model":"m","add_special_tokens":false,"n":"x","stream":"x","min_tokens":[],"ignore_eos":"x","max_tokens":-5,'

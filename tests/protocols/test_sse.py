@@ -1,12 +1,13 @@
 """Streams that arrive in any blocks: events counted, the end recognised, usage found."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.protocols.sse import TAIL_BYTES, StreamReader, Usage, read_usage
+from kvguard.protocols.sse import TAIL_BYTES, StreamReader, Usage, first_event, read_usage
 from tests.kit.properties import deterministic
 
 # vLLM 0.32.0, chat with include_usage, and completions; ids shortened.
@@ -283,3 +284,24 @@ def test_usage_behind_which_too_much_comes_is_not_known() -> None:
     """What is kept is bounded."""
     event = b'data: {"response":{"usage":{"input_tokens":5,"output_tokens":4},"output":"' + b"x" * TAIL_BYTES
     assert fed(event + b'"}}\n\n').usage() is None
+
+
+@pytest.mark.parametrize("framing", [bytes, windows])
+@pytest.mark.parametrize(
+    ("held", "event"),
+    [
+        (b"", None),
+        (b"data: 1", None),
+        (b"data: 1\n", None),
+        (b"data: 1\n\n", b"data: 1"),
+        (b"data:1\n\ndata: 2\n\n", b"data:1"),
+        (b":\n\n", None),
+        (b": waiting\n\n:\n\nda", None),
+        (b":\n\n: still\n: so\n\ndata: 1\n\n", b"data: 1"),
+        (b"\n\ndata: 1\n\n", b"data: 1"),
+        (b": about it\nevent: x\ndata: 1\n\n", b": about it\nevent: x\ndata: 1"),
+    ],
+)
+def test_the_first_event(held: bytes, event: bytes | None, framing: Callable[[bytes], bytes]) -> None:
+    """Comments are none, and neither is what has no end yet."""
+    assert first_event(framing(held)) == (None if event is None else framing(event))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvguard.protocols.routes import GENERATING, READS, errors_at
+from kvguard.protocols.routes import VLLM
 from tests.kit.guard import COMPLETIONS, guarding
 from tests.kit.raw import raw_client
 from tests.kit.stub import Stub, exposition, running_stub
@@ -15,7 +15,7 @@ HANDSHAKE = (
 )
 
 
-@pytest.mark.parametrize("path", ["/v1/realtime", "/", "/nowhere", "/sleep", *GENERATING, *READS])
+@pytest.mark.parametrize("path", ["/v1/realtime", "/", "/nowhere", "/sleep", *VLLM.generating, *VLLM.reads])
 async def test_a_websocket_is_refused_on_any_path(path: str) -> None:
     """A whole handshake gets a clear answer at once, after which the connection ends; nothing reaches the backend."""
     stub = Stub(page=exposition(0.99))
@@ -23,7 +23,7 @@ async def test_a_websocket_is_refused_on_any_path(path: str) -> None:
         await client.send(HANDSHAKE % path.encode() + b"\x81\x85\x00\x00\x00\x00hello")
         answer = await client.answer()
         assert (answer.status, answer.headers["connection"]) == (501, "close")
-        assert answer.body == errors_at(path).body(
+        assert answer.body == VLLM.errors_at(path).body(
             "kvguard takes no websockets.", code="websocket_unsupported", kind="server_error"
         )
         with pytest.raises(EOFError):

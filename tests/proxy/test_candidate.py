@@ -5,7 +5,7 @@ import pytest
 from kvguard.admission.footprint import Trait
 from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.population import Population
-from kvguard.proxy.app import GENERATING
+from kvguard.protocols.routes import VLLM
 from kvguard.proxy.candidate import CandidatePolicy, counted, marked, named
 from tests.kit.explaining import COUNTER, backend_at
 from tests.kit.guard import COMPLETIONS
@@ -26,7 +26,7 @@ def test_traits_come_from_model_and_headers_as_configured(
     policy: DegradePolicy, headers: list[tuple[bytes, bytes]], traits: set[Trait]
 ) -> None:
     """A reasoning model is configured by name; the opt-out has to be allowed."""
-    route = GENERATING[COMPLETIONS]
+    route = VLLM.generating[COMPLETIONS]
     request = marked(route.parse(BODY), route, headers, policy)
     assert (request.traits, request.route) == (traits, COMPLETIONS)
 
@@ -41,7 +41,7 @@ def test_traits_come_from_model_and_headers_as_configured(
 )
 def test_a_header_may_name_the_model_as_on_sagemaker(path: str, header: bytes, model: str) -> None:
     """The engine puts it in place of the body's, there alone, and the body is left to it."""
-    route = GENERATING[path]
+    route = VLLM.generating[path]
     request = named(route.parse(BODY), route, [(header, b"lora")])
     assert (request.model, request.body) == (model, BODY)
 
@@ -49,7 +49,7 @@ def test_a_header_may_name_the_model_as_on_sagemaker(path: str, header: bytes, m
 @pytest.mark.anyio
 async def test_the_context_of_a_backend_bounds_the_answer() -> None:
     """One candidate asks different things of backends with different contexts."""
-    candidate = await counted(GENERATING[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy(), "normal")
+    candidate = await counted(VLLM.generating[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy(), "normal")
     short, long = (candidate.demand_on(backend_at("b", 0.0, context=tokens)) for tokens in (100, 10_000))
     assert (short.prompts, short.output_cap, short.estimated) == ((3,), 98, True)
     assert (short.slack_tokens, short.prompt_tokens) == (1, 2)
@@ -70,7 +70,7 @@ async def test_the_context_of_a_backend_bounds_the_answer() -> None:
 )
 async def test_whose_answers_tell_how_long_it_gets(body: bytes, population: Population) -> None:
     """The base model as the backend lists it, route, class and stop sequences; no name only the client knows."""
-    route, backend = GENERATING[COMPLETIONS], backend_at("b", 0.0, models=("tiny", "other", "lora"))
+    route, backend = VLLM.generating[COMPLETIONS], backend_at("b", 0.0, models=("tiny", "other", "lora"))
     backend.parents = {"lora": "tiny"}
     request = marked(route.parse(body), route, [], DegradePolicy())
     candidate = await counted(request, COUNTER, CandidatePolicy(), "low")

@@ -22,8 +22,8 @@ from kvguard.admission.tiers import TierPolicy, TierRule
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
-from kvguard.protocols.request import rewrite
-from kvguard.proxy.app import GENERATING
+from kvguard.protocols.rewrite import rewrite
+from kvguard.protocols.routes import VLLM
 from kvguard.proxy.candidate import counted, marked
 from kvguard.proxy.controller import Admission, Controller
 from kvguard.proxy.explain import UnknownRoute
@@ -133,7 +133,7 @@ def test_what_is_explained_is_what_the_controller_then_does(
     assert explained(explainer, fields, opt_out=opt_out) == said
     assert state_of(controller) == before
 
-    route = GENERATING[said["route"]]
+    route = VLLM.generating[said["route"]]
     headers = [(OPT_OUT, b"none")] if opt_out else []
     request = marked(route.parse(json.dumps(fields).encode()), route, headers, controller.policy.degrade)
     candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL))

@@ -80,7 +80,7 @@ async def test_choices_of_one_request_share_a_stream():
 async def test_close_frees_blocks_and_leaves_others_alone():
     """An abandoned stream's sequences are gone at once and another request gets all its tokens."""
     async with driving() as (driver, clock):
-        abandoned, kept = submit(driver, [forced(40, 50), forced(40, 50)]), driver.submit([forced(1, 3)])
+        abandoned, kept = submit(driver, [forced(40, 50), forced(40, 50)]), submit(driver, [forced(1, 3)])
         await clock.advance(1.5)
         abandoned.close()
         assert driver.engine.stats().used_blocks == 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kvguard.protocols.routes import GENERATING, READS
+from kvguard.protocols.routes import VLLM
 from tests.kit.raw import RawAnswer, raw_client
 from tests.vllm.examples import POOLING, REFUSED, SERVED
 from tests.vllm.hop import Passed, RecordingHop, recording_hop
@@ -23,7 +23,7 @@ from tests.vllm.test_proxy import guarded
 
 pytestmark = pytest.mark.anyio
 
-METHODS = {**dict.fromkeys(GENERATING, "POST"), **READS}
+METHODS = {**dict.fromkeys(VLLM.generating, "POST"), **VLLM.reads}
 
 # Of the client's own headers those that the engine must see as they were sent.
 SENT = {"content-type": "application/json; charset=utf-8", "authorization": "Bearer key", "x-client-header": "as it is"}

@@ -15,7 +15,7 @@ import pytest
 
 from kvguard.bootstrap import running
 from kvguard.clock import SystemClock
-from kvguard.protocols.routes import GENERATING, READS
+from kvguard.protocols.routes import VLLM
 from kvguard.settings import Settings
 from kvguard.telemetry.log import configure_logging
 from tests.vllm.client_scripts import clients_python
@@ -42,7 +42,7 @@ AT_ONCE = "sim://?step_base_seconds=0&step_seconds_per_sequence=0&prefill_second
 
 async def fuzzed(engine: VllmServer, kvguard: str, report: Path) -> str:
     """Run schemathesis on every route that passes; what it printed."""
-    paths = "|".join(sorted(path.replace("/", r"\/") for path in (*GENERATING, *READS)))
+    paths = "|".join(sorted(path.replace("/", r"\/") for path in (*VLLM.generating, *VLLM.reads)))
     command = [
         *(str(clients_python().with_name("st")), "run", f"{engine.url}/openapi.json", "--url", kvguard),
         *("--include-path-regex", f"^({paths})$", "--phases", PHASES, "--checks", "not_a_server_error"),
@@ -81,4 +81,4 @@ async def test_whatever_is_sent_ends_in_an_answer(idle_vllm: VllmServer, tmp_pat
 def test_everything_vllm_describes_is_known(idle_vllm: VllmServer) -> None:
     """Each of its routes goes through admission, passes as a harmless read, or is closed on purpose."""
     described = httpx.get(f"{idle_vllm.url}/openapi.json", timeout=30).json()["paths"]
-    assert {path for path in described if path not in GENERATING and path not in READS} == CLOSED
+    assert {path for path in described if path not in VLLM.generating and path not in VLLM.reads} == CLOSED

@@ -11,8 +11,9 @@ import pytest
 from kvguard.admission.footprint import Trait
 from kvguard.admission.policy import DegradePolicy, degrade
 from kvguard.admission.tiers import Tier
-from kvguard.protocols.request import InferenceRequest, rewrite
-from kvguard.protocols.routes import GENERATING
+from kvguard.protocols.request import InferenceRequest
+from kvguard.protocols.rewrite import rewrite
+from kvguard.protocols.routes import VLLM
 from tests.vllm.examples import POOLING, Body
 from tests.vllm.rewritable import CAP, REWRITABLE
 from tests.vllm.server import VllmServer
@@ -46,7 +47,7 @@ def failure_of(answer: httpx.Response) -> str | None:
     return f"{answer.status_code} {answer.text[:300]}"
 
 
-@pytest.mark.parametrize("path", sorted(set(GENERATING) - set(POOLING)))
+@pytest.mark.parametrize("path", sorted(set(VLLM.generating) - set(POOLING)))
 async def test_a_rewritten_request_is_taken(vllm_server: VllmServer, path: str) -> None:
     """As it came, and after every tier: no field that stays contradicts one that was lowered."""
     gate = asyncio.Semaphore(AT_ONCE)
@@ -56,7 +57,7 @@ async def test_a_rewritten_request_is_taken(vllm_server: VllmServer, path: str) 
             """The first form of this request that the engine does not take."""
             written = json.dumps(body).encode()
             async with gate:
-                for form in dict.fromkeys((written, *degraded(GENERATING[path].parse(written)))):
+                for form in dict.fromkeys((written, *degraded(VLLM.generating[path].parse(written)))):
                     answer = await client.post(path, content=form, headers={"content-type": "application/json"})
                     failed = failure_of(answer)
                     if failed is not None:

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from kvguard.protocols.routes import GENERATING
+from kvguard.protocols.routes import VLLM
 from kvguard.protocols.sse import StreamReader, read_usage
 from tests.kit.dialects import INVOCATIONS, MESSAGES, RESPONSES
 from tests.vllm.server import VllmServer
@@ -45,7 +45,7 @@ async def test_what_is_counted_is_what_the_engine_bills(vllm_server: VllmServer)
             assert usage is not None
             assert guard.decision(plain)["prompt_tokens"] == usage.prompt_tokens, body
             streamed = await guard.client.post(path, json={**body, cap: 20, "stream": True})
-            reader = StreamReader(GENERATING[path].stream)
+            reader = StreamReader(VLLM.generating[path].stream)
             reader.feed(streamed.content)
             assert (reader.complete, reader.failed) == (True, False), streamed.text
             # The engine was asked for the usage of the OpenAI streams, and it was taken out again.

@@ -58,9 +58,9 @@ async def test_a_full_engine_is_one_that_the_client_knows_as_overloaded(tmp_path
     config.write_text("tiers: {trim_at: 0.1, restrict_at: 0.15, reject_at: 0.2}\ndegrade: {floor_tokens: 1024}\n")
     with kvguard_process(f"{TWIN}&step_base_seconds=0.02", tmp_path / "kvguard.log", config=config) as guard:
         body = {"inputs": "Once upon a time " * 400, "parameters": {"max_new_tokens": 1000}}
-        async with httpx.AsyncClient(timeout=60) as holder:
-            async with holder.stream("POST", f"{guard.url}/generate_stream", json=body) as held:
-                assert held.status_code == 200
-                calls = ("generate", "generate streamed")
-                told = await run_client("text_generation_client", guard.url, *calls)
+        holding = httpx.AsyncClient(timeout=60)
+        async with holding as holder, holder.stream("POST", f"{guard.url}/generate_stream", json=body) as held:
+            assert held.status_code == 200
+            calls = ("generate", "generate streamed")
+            told = await run_client("text_generation_client", guard.url, *calls)
     assert [told.outcomes[call]["error"] for call in calls] == ["OverloadedError"] * 2, told.text

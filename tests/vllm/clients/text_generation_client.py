@@ -2,9 +2,8 @@
 
 import sys
 
-from told import PROMPT, QUESTION, tell_all
-
 from text_generation import Client
+from told import PROMPT, QUESTION, tell_all
 
 TOKENS = 12
 
