@@ -27,7 +27,7 @@ async def test_a_known_budget_gives_a_usage_and_a_trimmed_answer() -> None:
     """1200 of 1600 tokens are 0.75: a request for 120 new tokens is sent on with 64."""
     stub = Stub(info=INFO, page=PAGE)
     async with running_stub(stub), guarding(stub, backend=FLAGS) as guard:
-        assert guard.usage("observed") == 0.75
+        assert guard.usage("observed", engine="0") == 0.75
         answer = await generate(guard)
     assert answer.headers["x-kvguard-degraded"] == "max_new_tokens=120->64"
     assert json.loads(stub.hits[0].body)["parameters"] == {"max_new_tokens": 64}
@@ -39,14 +39,14 @@ async def test_the_operator_may_say_another_budget(said: int | None, usage: floa
     stub = Stub(info=INFO, page=PAGE)
     flags = {"tgi": {**FLAGS["tgi"], "max_batch_total_tokens": said}}
     async with running_stub(stub), guarding(stub, backend=flags) as guard:
-        assert guard.usage("observed") == usage
+        assert guard.usage("observed", engine="0") == usage
 
 
 async def test_a_budget_nobody_knows_is_a_stated_lower_bound() -> None:
     """The longest request the server takes, with a warning; never a usage of 0."""
     stub = Stub(info={**INFO, "version": "3.3.7", "max_batch_total_tokens": None}, page=PAGE)
     async with running_stub(stub), guarding(stub) as guard:
-        assert guard.usage("observed") == pytest.approx(1200 / 1023)
+        assert guard.usage("observed", engine="0") == pytest.approx(1200 / 1023)
         [warning] = [line for line in guard.logs if line["event"] == "capacity"]
         assert warning["at_least_tokens"] == 1024
 

@@ -72,7 +72,7 @@ def parsed(stream: bytes) -> Iterator[bytes]:
 def waiting() -> list[str]:
     """The tasks that wait for a block of an answer, or for silence to have lasted."""
     names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
-    return sorted(name for name in names if name in ("_or_end", "ManualClock.sleep"))
+    return sorted(name for name in names if name in ("or_end", "ManualClock.sleep"))
 
 
 async def whole(client: RawClient) -> bytes:
@@ -188,7 +188,7 @@ async def test_a_client_that_leaves_during_silence_ends_it() -> None:
     async with streaming() as silent:
         await silent.guard.advance(1.0)
         assert await silent.client.chunk() == BEAT
-        assert waiting() == ["ManualClock.sleep", "_or_end"]
+        assert waiting() == ["ManualClock.sleep", "or_end"]
         silent.client.leave()
         await silent.until_idle()
         await silent.stub.until(lambda: silent.stub.left == 1)
