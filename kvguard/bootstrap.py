@@ -2,29 +2,24 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from kvguard import __version__
-from kvguard.admission.blocks import PoolLayout
-from kvguard.admission.capacity import CapacityPolicy
+from kvguard.backend_sections import SIMULATED, SIMULATED_TGI, SIMULATED_VLLM, TGI_PREFIX, BackendSettings
+from kvguard.backends import build_backend, reading_of
 from kvguard.clock import Clock
 from kvguard.counting import build_counter
-from kvguard.engines.vllm import parse_vllm
-from kvguard.engines.vllm_blocks import BLOCK_SIZE, EngineSettings, vllm_layout
+from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError, UpstreamError
-from kvguard.estimate.source import find_source
-from kvguard.modelspec.config import Serving, kv_cache_spec
-from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of
+from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of, routes_of
 from kvguard.poller import Poller, PollPolicy
-from kvguard.pool.backend import Backend, new_backend
-from kvguard.protocols.routes import VLLM
+from kvguard.pool.backend import Backend
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
@@ -32,19 +27,18 @@ from kvguard.proxy.explain import Explainer, ExplainPort
 from kvguard.proxy.pipeline import Pipeline
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
 from kvguard.reload import Reloader, SettingsFile
-from kvguard.sections import BackendSettings, EngineFlags
 from kvguard.server import bind, serving
 from kvguard.settings import Settings
 from kvguard.simulator.app import create_app
-from kvguard.simulator.config import SimConfig, parse_sim_url
+from kvguard.simulator.config import SimConfig, tgi_sim, vllm_sim
+from kvguard.simulator.tgi_app import create_tgi_app
+from kvguard.simulator.tgi_config import TgiSimConfig
 from kvguard.state import StateFile, check_writable
 from kvguard.telemetry.decision_log import DecisionFile, check_appendable
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import CountSource, PromptCounter
-
-LayoutOf = Callable[[int], PoolLayout]
 
 LOOPBACK = "127.0.0.1"
 MAX_TOKENIZE_ANSWER_BYTES = 16 * 1024 * 1024
@@ -56,6 +50,7 @@ class Service:
 
     port: int
     admin_port: int
+    kind: EngineKind
     controller: Controller
     registry: CollectorRegistry
     ready: asyncio.Event
@@ -102,10 +97,11 @@ async def running(
         pipeline = Pipeline(controller, counter, upstream, reporter, clock, policy)
         controller.on_freed = pipeline.line.pump
         metrics.watch_waiting(lambda: len(controller.room))
-        app = TrafficApp(VLLM, pipeline, controller, upstream, reporter, clock)
+        table = routes_of(settings)
+        app = TrafficApp(table, pipeline, controller, upstream, reporter, clock)
         pollers = _pollers(settings, controller, reporter, clock)
         ready = _start(pollers, controller, reporter, clock, stack)
-        explainer = Explainer(controller, counter, VLLM.generating, clock, policy)
+        explainer = Explainer(controller, counter, table.generating, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
         followers.follow(policies_of(asked, backends))
@@ -115,6 +111,7 @@ async def running(
         yield Service(
             port=port,
             admin_port=admin_port,
+            kind=settings.backends[0].kind,
             controller=controller,
             registry=registry,
             ready=ready,
@@ -131,7 +128,8 @@ def find_faults(settings: Settings) -> None:
     attempts: list[Callable[[], object]] = [
         functools.partial(build_backend, settings, each) for each in settings.backends
     ]
-    attempts += [functools.partial(sim_config, each) for each in settings.backends if each.url.startswith("sim://")]
+    attempts += [functools.partial(reading_of, each) for each in settings.backends]
+    attempts += [functools.partial(simulated, each) for each in settings.backends]
     attempts += [functools.partial(_try_counters, settings), functools.partial(governance_of, settings)]
     if settings.forecast.state_file is not None:
         attempts.append(functools.partial(check_writable, settings.forecast.state_file))
@@ -151,69 +149,49 @@ def _try_counters(settings: Settings) -> None:
         build_counter(settings.tokens, None, dict, stack)
 
 
-def sim_config(backend: BackendSettings) -> SimConfig:
-    """The embedded engine behind a `sim://` address. Raises SettingsError."""
+def simulated(backend: BackendSettings) -> BackendSettings:
+    """The backend with what is known of its embedded engine, another one as it is. Raises SettingsError."""
     try:
-        return parse_sim_url(backend.url)
+        if backend.url.startswith(SIMULATED_TGI):
+            return _with_tgi_flags(backend, tgi_sim(backend.url))
+        return _with_flags(backend, vllm_sim(backend.url)) if backend.url.startswith(SIMULATED_VLLM) else backend
     except ValueError as error:
         raise SettingsError([f"backends: {backend.url}: {error}"]) from error
 
 
+def _with_flags(backend: BackendSettings, config: SimConfig) -> BackendSettings:
+    own = {"max_num_seqs": config.max_num_seqs, "max_num_batched_tokens": config.max_num_batched_tokens}
+    return backend.model_copy(update={"engine": backend.engine.model_copy(update=own)})
+
+
+def _with_tgi_flags(backend: BackendSettings, config: TgiSimConfig) -> BackendSettings:
+    """What a server of the last releases keeps to itself."""
+    own = {"max_batch_total_tokens": config.max_batch_total_tokens, "speculate": config.speculate}
+    flags = backend.tgi.model_copy(update=own)
+    return backend.model_copy(update={"tgi": flags, "block_size": backend.block_size or config.block_size})
+
+
 async def _with_simulators(settings: Settings, clock: Clock, stack: contextlib.AsyncExitStack) -> Settings:
-    """Start an embedded engine for every `sim://` backend and put its address and its flags in place."""
+    """Start an embedded engine for every backend that is one, and put its address and its flags in place."""
     backends = [await _started(backend, clock, stack) for backend in settings.backends]
     return settings.model_copy(update={"backends": tuple(backends)})
 
 
 async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.AsyncExitStack) -> BackendSettings:
-    if not backend.url.startswith("sim://"):
+    if not backend.url.startswith(SIMULATED):
         return backend
-    config = sim_config(backend)
-    port = await stack.enter_async_context(serving(create_app(config, clock), bind(LOOPBACK, 0), lifespan=True))
-    own = {"max_num_seqs": config.max_num_seqs, "max_num_batched_tokens": config.max_num_batched_tokens}
-    engine = backend.engine.model_copy(update=own)
-    return backend.model_copy(update={"name": backend.label, "url": f"http://{LOOPBACK}:{port}", "engine": engine})
-
-
-def build_backend(settings: Settings, chosen: BackendSettings, layout_of: LayoutOf | None = None) -> Backend:
-    """A backend as the settings have it; nothing is known of its load. `layout_of` stands in for its geometry."""
-    layout_of = layout_of or _layout_of(chosen)
-    capacity = CapacityPolicy(blocks=chosen.capacity_blocks, block_size=chosen.block_size, layout_of=layout_of)
-    policy = settings.occupancy_policy(capacity)
-    backend = new_backend(chosen.label, chosen.url, policy, settings.forecast.policy(), settings.signal_policy())
-    backend.context_tokens, backend.max_num_seqs = chosen.context_tokens, chosen.engine.max_num_seqs
-    return backend
-
-
-def _layout_of(chosen: BackendSettings) -> LayoutOf | None:
-    """How the engine lays the model out, given the block size of its pool; None without the model's geometry."""
-    if chosen.geometry is None:
-        return None
-    try:
-        return layout_from(find_source(chosen.geometry).config, chosen.engine)
-    except ValueError as error:
-        raise SettingsError([f"backends: {chosen.label}: geometry: {error}"]) from error
-
-
-def layout_from(config: Mapping[str, object], flags: EngineFlags) -> LayoutOf:
-    """How an engine with these flags lays out the model of a `config.json`. Raises ValueError."""
-    serving = Serving(kv_cache_dtype=flags.kv_cache_dtype, mamba_ssm_cache_dtype=flags.mamba_ssm_cache_dtype)
-
-    def layout_of(block_size: int) -> PoolLayout:
-        return vllm_layout(spec, dataclasses.replace(engine, block_size=block_size))
-
-    names = {field.name for field in dataclasses.fields(EngineSettings)}
-    engine = EngineSettings(**flags.model_dump(include=names))
-    spec = kv_cache_spec(config, serving)
-    layout_of(BLOCK_SIZE)
-    return layout_of
+    known, tgi = simulated(backend), backend.kind is EngineKind.TGI
+    app = create_tgi_app(tgi_sim(backend.url), clock) if tgi else create_app(vllm_sim(backend.url), clock)
+    port = await stack.enter_async_context(serving(app, bind(LOOPBACK, 0), lifespan=True))
+    prefix = TGI_PREFIX if tgi else ""
+    return known.model_copy(update={"name": backend.label, "url": f"{prefix}http://{LOOPBACK}:{port}"})
 
 
 def _metrics(settings: Settings, registry: CollectorRegistry, backends: Sequence[Backend], clock: Clock) -> Metrics:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
     metrics.prepare(
-        routes=tuple(VLLM.generating),
+        routes=tuple(routes_of(settings).generating),
         backends=[backend.name for backend in backends],
         sources=[source.value for source in CountSource],
     )
@@ -272,7 +250,8 @@ def _counter(
     upstream = AiohttpUpstream(_limits(settings))
     stack.push_async_callback(upstream.close)
     post = functools.partial(_post, controller, upstream, clock)
-    return build_counter(settings.tokens, post, controller.parents, stack.enter_context(contextlib.ExitStack()))
+    kind = settings.backends[0].kind
+    return build_counter(settings.tokens, post, controller.parents, stack.enter_context(contextlib.ExitStack()), kind)
 
 
 async def _post(
@@ -302,8 +281,7 @@ def _pollers(settings: Settings, controller: Controller, reporter: Reporter, clo
             timeout_seconds=settings.telemetry.timeout_seconds,
             learn_context=chosen.context_tokens is None,
         )
-        parse = functools.partial(parse_vllm, kv_usage_metric=chosen.kv_usage_metric)
-        pollers.append(Poller(backend, parse, reporter, clock, policy))
+        pollers.append(Poller(backend, reading_of(chosen), reporter, clock, policy))
     return tuple(pollers)
 
 

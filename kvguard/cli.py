@@ -16,6 +16,7 @@ import yaml
 from kvguard import __version__
 from kvguard.bootstrap import Service, find_faults, running
 from kvguard.clock import Clock, SystemClock
+from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.estimate import command as estimate
 from kvguard.explain import add_parser as add_explain
@@ -27,6 +28,7 @@ from kvguard.sources import DEFAULT_FILE, load_settings, worker_faults
 from kvguard.telemetry.log import background_logging
 
 EXIT_CONFIG = 2
+_ADDRESSES = "model server: http(s)://host:port (vLLM), tgi+http(s)://host:port, sim:// or sim+tgi://; repeatable"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -64,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--backend", action="append", metavar="URL", help="model server, http(s)://host:port or sim://; repeatable"
-    )
+    parser.add_argument("--backend", action="append", metavar="URL", help=_ADDRESSES)
     parser.add_argument("--host", help="address to listen on (0.0.0.0)")
     parser.add_argument("--port", type=int, help="traffic port (8080)")
     parser.add_argument("--admin-port", type=int, help="metrics and health port (9090)")
@@ -156,6 +156,18 @@ async def _drain(service: Service, clock: Clock, hurry: asyncio.Event, *, until:
         await clock.sleep(0.05)
 
 
+_APIS = {EngineKind.VLLM: "OpenAI and Anthropic APIs", EngineKind.TGI: "TGI's own API and OpenAI's"}
+
+
+def _example(kind: EngineKind, base: str, model: str) -> list[str]:
+    """A command that asks for a short answer."""
+    if kind is EngineKind.TGI:
+        path, body = "/generate", '{"inputs": "Once upon a time", "parameters": {"max_new_tokens": 32}}'
+    else:
+        path, body = "/v1/completions", f'{{"model": "{model}", "prompt": "Once upon a time", "max_tokens": 32}}'
+    return [f"  curl -i {base}{path} -H 'content-type: application/json' \\", f"    -d '{body}'"]
+
+
 def _banner(service: Service) -> str:
     base, admin = f"http://127.0.0.1:{service.port}", f"http://127.0.0.1:{service.admin_port}"
     lines = [f"kvguard {__version__} is up.", ""]
@@ -167,12 +179,11 @@ def _banner(service: Service) -> str:
         lines.append(f"  backend   {backend.name}: {size}")
     model = next((name for backend in service.controller.backends for name in sorted(backend.models)), "MODEL")
     lines += [
-        f"  traffic   {base}  (OpenAI and Anthropic APIs)",
+        f"  traffic   {base}  ({_APIS[service.kind]})",
         f"  metrics   {admin}/metrics   health {admin}/healthz   ready {admin}/readyz",
         "",
         "Send a request:",
-        f"  curl -i {base}/v1/completions -H 'content-type: application/json' \\",
-        f'    -d \'{{"model": "{model}", "prompt": "Once upon a time", "max_tokens": 32}}\'',
+        *_example(service.kind, base, model),
         "Watch the cache fill:",
         f"  curl -s {admin}/metrics | grep -E '^kvguard_(tier|kv_usage_ratio)'",
     ]

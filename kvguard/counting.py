@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.token_sections import CounterChoice, TokenSettings
 from kvguard.tokenization.counter import ExactCounter, PromptCounter
@@ -12,6 +13,7 @@ from kvguard.tokenization.engine import EngineCounter, Post
 from kvguard.tokenization.learned import LearnedPolicy, LearnedRatios
 from kvguard.tokenization.local import LocalCounter, load_local_counter
 from kvguard.tokenization.media import MediaAllowance
+from kvguard.tokenization.tgi import TgiCounter
 
 _OWN: Final = (CounterChoice.AUTO, CounterChoice.LOCAL)
 _ASKED: Final = (CounterChoice.AUTO, CounterChoice.ENGINE)
@@ -21,13 +23,21 @@ Parents = Callable[[], Mapping[str, str]]
 
 
 def build_counter(
-    chosen: TokenSettings, post: Post | None, parents: Parents, stack: contextlib.ExitStack
+    chosen: TokenSettings,
+    post: Post | None,
+    parents: Parents,
+    stack: contextlib.ExitStack,
+    kind: EngineKind = EngineKind.VLLM,
 ) -> PromptCounter:
-    """The counter of every prompt; `post` None means that no engine can be asked. Raises SettingsError."""
+    """The counter of every prompt; `post` asks an engine of this kind, None means that none can be asked.
+
+    Raises SettingsError.
+    """
     default, by_model = _local_counters(chosen, stack)
     asked: tuple[ExactCounter, ...] = ()
     if post is not None and chosen.counter in _ASKED:
-        engine = EngineCounter(post, timeout_seconds=chosen.engine_timeout_seconds)
+        asking = EngineCounter if kind is EngineKind.VLLM else TgiCounter
+        engine = asking(post, timeout_seconds=chosen.engine_timeout_seconds)
         asked = (ExactCounter(counter=engine, prompt_limit_bytes=chosen.engine_max_bytes),)
 
     def exact(names: Sequence[str]) -> Sequence[ExactCounter]:

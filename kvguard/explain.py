@@ -16,21 +16,23 @@ from typing import Any, Final
 import httpx
 
 from kvguard.admission.usage import EngineUsage, UsageSample
-from kvguard.bootstrap import LayoutOf, build_backend, layout_from, sim_config
+from kvguard.backend_sections import SIMULATED_TGI, SIMULATED_VLLM, BackendSettings
+from kvguard.backends import LayoutOf, assumed_facts, build_backend, layout_from
+from kvguard.bootstrap import simulated
 from kvguard.clock import ManualClock
 from kvguard.counting import build_counter
+from kvguard.engines.tgi_blocks import usable_blocks
 from kvguard.engines.vllm_blocks import BLOCK_SIZE
 from kvguard.errors import InvalidRequest, SettingsError
 from kvguard.estimate.source import Source, find_source
-from kvguard.policies import governance_of, pipeline_policy
+from kvguard.policies import governance_of, pipeline_policy, routes_of
 from kvguard.pool.backend import Backend
-from kvguard.protocols.routes import VLLM
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer, UnknownRoute
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.upstream import Headers
-from kvguard.sections import BackendSettings
 from kvguard.settings import Settings
+from kvguard.simulator.config import tgi_sim, vllm_sim
 from kvguard.sources import load_settings
 from kvguard.tokenization.counter import CountSource, PromptCounter
 
@@ -151,7 +153,7 @@ def _offline(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[
     )
     controller.governance = governance_of(settings)
     with _counter(settings, source) as counter:
-        explainer = Explainer(controller, counter, VLLM.generating, clock, pipeline_policy(settings))
+        explainer = Explainer(controller, counter, routes_of(settings).generating, clock, pipeline_policy(settings))
         try:
             return asyncio.run(explainer.explain(body, headers, chosen.route))
         except InvalidRequest as error:
@@ -178,9 +180,14 @@ def _assumed(
     backend = _sized(settings, _sim_sized(backend, chosen), chosen, layout)
     if backend.context_tokens is None and source is not None:
         backend = backend.model_copy(update={"context_tokens": _context_of(source.config)})
-    built = build_backend(settings, backend, layout)
+    built, known = build_backend(settings, backend, layout), assumed_facts(backend)
+    built.release = known.release
     engine = EngineUsage(
-        engine="0", capacity_blocks=backend.capacity_blocks, block_size=backend.block_size, used_ratio=usage
+        engine="0",
+        capacity_blocks=backend.capacity_blocks,
+        block_size=backend.block_size,
+        used_ratio=usage,
+        ahead=known.ahead,
     )
     built.occupancy.observe(UsageSample(engines=(engine,)), asked_at=0.0)
     return built
@@ -188,7 +195,7 @@ def _assumed(
 
 def _layout(source: Source, backend: BackendSettings) -> LayoutOf:
     try:
-        return layout_from(source.config, backend.engine)
+        return layout_from(source.config, backend)
     except ValueError as error:
         raise SettingsError([f"--model {source.origin}: {error}"]) from error
 
@@ -196,15 +203,22 @@ def _layout(source: Source, backend: BackendSettings) -> LayoutOf:
 def _sim_sized(backend: BackendSettings, chosen: argparse.Namespace) -> BackendSettings:
     """The embedded engine's capacity is its own, unless another model or capacity is asked about."""
     asked = (chosen.model, chosen.capacity_blocks, chosen.capacity_tokens, chosen.block_size)
-    if not backend.url.startswith("sim://") or any(value is not None for value in asked):
+    if any(value is not None for value in asked):
         return backend
-    config = sim_config(backend)
-    own = {
-        "capacity_blocks": backend.capacity_blocks or config.num_gpu_blocks - 1,
-        "block_size": backend.block_size or config.block_size,
-        "context_tokens": backend.context_tokens or config.max_model_len,
-    }
-    return backend.model_copy(update=own)
+    backend = simulated(backend)
+    if backend.url.startswith(SIMULATED_TGI):
+        return _sized_as(backend, context_tokens=tgi_sim(backend.url).max_total_tokens)
+    if not backend.url.startswith(SIMULATED_VLLM):
+        return backend
+    config = vllm_sim(backend.url)
+    blocks, size = config.num_gpu_blocks - 1, config.block_size
+    return _sized_as(backend, capacity_blocks=blocks, block_size=size, context_tokens=config.max_model_len)
+
+
+def _sized_as(backend: BackendSettings, **known: int) -> BackendSettings:
+    """What the settings leave open as it is known."""
+    given = {name: getattr(backend, name) for name in known}
+    return backend.model_copy(update={name: given[name] or value for name, value in known.items()})
 
 
 def _sized(
@@ -219,9 +233,12 @@ def _sized(
         faults.append("--capacity-blocks and --capacity-tokens are two answers to one question")
     if faults:
         raise SettingsError(faults)
-    size = chosen.block_size or backend.block_size or BLOCK_SIZE
+    known = assumed_facts(backend)
+    size = chosen.block_size or backend.block_size or known.block_size or BLOCK_SIZE
     backend = backend.model_copy(update={"block_size": size})
     blocks = chosen.capacity_blocks or backend.capacity_blocks
+    if blocks is None and known.capacity_tokens is not None:
+        blocks = usable_blocks(known.capacity_tokens, size)
     if chosen.capacity_tokens is not None:
         policy = build_backend(settings, backend, layout).occupancy.policy.capacity
         blocks = policy.layout(size).rule.reached_blocks(chosen.capacity_tokens)

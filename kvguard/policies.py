@@ -10,10 +10,12 @@ from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.waiting import WaitingPolicy
+from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.policy_sections import tenant_table
 from kvguard.pool.backend import Backend
-from kvguard.protocols.routes import VLLM
+from kvguard.protocols.routes import VLLM, RouteTable
+from kvguard.protocols.tgi_routes import TGI
 from kvguard.proxy.candidate import CandidatePolicy
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.exchange import Patience
@@ -80,14 +82,17 @@ def policies_of(settings: Settings, backends: Sequence[Backend]) -> Policies:
     )
 
 
+def routes_of(settings: Settings) -> RouteTable:
+    """What passes: the backends are all of one kind."""
+    return TGI if settings.backends[0].kind is EngineKind.TGI else VLLM
+
+
 def governance_of(settings: Settings) -> Governance:
     """Who is decided on by which policy. Raises SettingsError when an override is for a route there is not."""
-    routes = {route for each in settings.overrides for route in each.routes}
-    unknown = sorted(routes - VLLM.generating.keys())
+    routes, known = {route for each in settings.overrides for route in each.routes}, routes_of(settings).generating
+    unknown = sorted(routes - known.keys())
     if unknown:
-        raise SettingsError(
-            [f"overrides: {route}: no such route; there are {', '.join(VLLM.generating)}" for route in unknown]
-        )
+        raise SettingsError([f"overrides: {route}: no such route; there are {', '.join(known)}" for route in unknown])
     table, chosen = settings.policy_plan().table(), settings.identity
     identity = IdentityPolicy(
         tenant_header=chosen.tenant_header.encode() if chosen.tenant_header else None,
@@ -106,6 +111,7 @@ def pipeline_policy(settings: Settings) -> PipelinePolicy:
     return PipelinePolicy(
         ask_usage=settings.streams.ask_usage,
         heartbeat_seconds=settings.streams.heartbeat_seconds,
+        first_event_seconds=settings.streams.first_event_seconds,
         max_body_bytes=settings.limits.max_body_bytes,
         retry_after_seconds=settings.reject.retry_min_seconds,
         statuses=settings.reject.status,

@@ -1,4 +1,4 @@
-"""Reads every backend's gauge in the background. No request ever waits for it.
+"""Asks every backend in the background how full it is, and now and then what it is. No request ever waits for it.
 
 One scrape of a backend is in flight at a time, on a connection of its own, under its own deadline.
 """
@@ -8,30 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
-import msgspec
 
 from kvguard.admission.occupancy import TelemetryState
-from kvguard.admission.usage import UsageSample
 from kvguard.clock import Clock
 from kvguard.engines.exposition import ExpositionError
+from kvguard.engines.reading import Reading, ServerFacts
 from kvguard.pool.backend import Backend
 from kvguard.telemetry.reporter import Reporter
 
-Parse = Callable[[str], UsageSample]
-
-MODELS_EVERY_SECONDS = 60.0
-MODELS_RETRY_SECONDS = 5.0
+FACTS_RETRY_SECONDS = 5.0
 MAX_PAGE_BYTES = 2 * 1024 * 1024
-
-
-class _Model(msgspec.Struct):
-    id: str
-    max_model_len: int | None = None
-    parent: str | None = None
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +35,18 @@ class Poller:
     def __init__(
         self,
         backend: Backend,
-        parse: Parse,
+        reading: Reading,
         reporter: Reporter,
         clock: Clock,
         policy: PollPolicy,
     ) -> None:
         self._backend = backend
-        self._parse = parse
+        self._reading = reading
+        self._facts = ServerFacts()
         self._reporter = reporter
         self._clock = clock
         self._policy = policy
-        self._models_due_at = clock.now()
+        self._facts_due_at = clock.now()
 
     async def run(self, after_poll: Callable[[], None]) -> None:
         """Scrape for ever; `after_poll` is called after each."""
@@ -76,18 +63,16 @@ class Poller:
                 await self._clock.sleep(self._policy.interval_seconds)
 
     async def poll(self, client: httpx.AsyncClient) -> None:
-        """One scrape, and the model list when it is due."""
-        await self._scrape(client)
-        now = self._clock.now()
-        if now >= self._models_due_at and self._backend.occupancy.failures == 0:
-            await self._read_models(client)
-
-    async def _scrape(self, client: httpx.AsyncClient) -> None:
+        """One scrape, before which the facts are read if they are due: what a page means may depend on them."""
         asked_at = self._clock.now()
         occupancy = self._backend.occupancy
         try:
-            sample = self._parse(await self._get(client, "/metrics"))
+            page = (await self._get(client, "/metrics")).decode()
+            if asked_at >= self._facts_due_at:
+                await self._read_facts(client)
+            sample = self._reading.usage(page, self._facts)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            self._facts_due_at = asked_at  # it may come back as another
             occupancy.miss(reached=False)
             self._report_failure(type(error).__name__)
         except (httpx.HTTPError, TimeoutError, ExpositionError, ValueError) as error:
@@ -107,21 +92,20 @@ class Poller:
         state = self._backend.occupancy.telemetry(now).value
         self._reporter.scrape_failed(self._backend.name, state=state, detail=detail, now=now)
 
-    async def _read_models(self, client: httpx.AsyncClient) -> None:
-        """Learn names and context length. A server that keeps them behind a key keeps them to itself."""
-        self._models_due_at = self._clock.now() + MODELS_RETRY_SECONDS
+    async def _read_facts(self, client: httpx.AsyncClient) -> None:
+        """Learn what the server is. One that keeps it behind a key keeps it to itself."""
+        self._facts_due_at = self._clock.now() + FACTS_RETRY_SECONDS
         try:
-            models = msgspec.json.decode(await self._get(client, "/v1/models"), type=_Models).data
-        except (httpx.HTTPError, TimeoutError, msgspec.MsgspecError, ValueError):
+            facts = self._reading.facts(await self._get(client, self._reading.facts_path))
+        except (httpx.HTTPError, TimeoutError, ValueError):
             return
-        self._models_due_at = self._clock.now() + MODELS_EVERY_SECONDS
-        self._backend.models = frozenset(model.id for model in models)
-        self._backend.parents = {model.id: model.parent for model in models if model.parent}
-        lengths = [length for model in models if (length := model.max_model_len) is not None and length > 0]
-        if lengths and self._policy.learn_context:
-            self._backend.context_tokens = max(lengths)
+        self._facts_due_at = self._clock.now() + self._reading.facts_seconds
+        if facts.lower_bound and not self._facts.lower_bound:
+            self._reporter.capacity_bound(self._backend.name, facts.capacity_tokens)
+        self._facts = facts
+        self._backend.introduce(facts, learn_context=self._policy.learn_context)
 
-    async def _get(self, client: httpx.AsyncClient, path: str) -> str:
+    async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
         # httpx's own time-outs start anew with every read; this one bounds the whole scrape.
         async with asyncio.timeout(self._policy.timeout_seconds):
             headers = {"accept-encoding": "identity"}
@@ -132,4 +116,4 @@ class Poller:
                     page += block
                     if len(page) > MAX_PAGE_BYTES:
                         raise ValueError(f"{path} is longer than {MAX_PAGE_BYTES} bytes")
-                return page.decode()
+                return bytes(page)

@@ -1,11 +1,9 @@
 """Every group of settings: names, defaults, what they mean and what they make. `settings` puts them together."""
 
-import enum
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import BlindPolicy
@@ -22,13 +20,6 @@ from kvguard.telemetry.decision_log import DecisionLogPolicy
 Port = Annotated[int, Field(ge=0, le=65535)]
 Status = Annotated[int, Field(ge=400, le=599)]
 Signals = Annotated[tuple[Signal, ...], Field(min_length=1)]
-
-
-class ModeChoice(enum.Enum):
-    """Whether decisions are carried out, or only reported."""
-
-    ENFORCE = "enforce"
-    SHADOW = "shadow"
 
 
 class ListenSettings(Section):
@@ -48,73 +39,6 @@ class ListenSettings(Section):
         if self.port == self.admin_port != 0:
             raise together("port and admin_port must differ", "port", "admin_port")
         return self
-
-
-class EngineFlags(Section):
-    """Flags the engine was started with, under its own names. They matter only where they differ from its defaults."""
-
-    max_num_batched_tokens: PositiveInt = 8192
-    """Tokens one step may compute; sets how much sliding windows hold while a prompt is computed."""
-    max_num_seqs: PositiveInt | None = None
-    """Sequences that may run at once; with it kvguard can tell which thresholds are out of reach."""
-    enable_prefix_caching: bool = True
-    """With it a recurrent layer holds a second state while a prompt takes several steps."""
-    disable_hybrid_kv_cache_manager: bool = False
-    """With it sliding layers beside full ones keep every token."""
-    num_speculative_tokens: Annotated[int, Field(ge=0)] = 0
-    """Slots kept ahead of every sequence by EAGLE, MTP and draft models; n-gram speculation has none."""
-    tensor_parallel_size: PositiveInt = 1
-    """GPUs that share each layer; bytes are those of one."""
-    pipeline_parallel_size: PositiveInt = 1
-    """Stages the layers are spread over; bytes are those of the fullest."""
-    decode_context_parallel_size: PositiveInt = 1
-    """GPUs that share the tokens of a sequence; a block spans that many times its size."""
-    kv_cache_dtype: str = "auto"
-    """Format of the cache; auto is the checkpoint's."""
-    mamba_ssm_cache_dtype: str = "auto"
-    """Format of recurrent state; auto is the checkpoint's."""
-
-
-class BackendSettings(Section):
-    """One model server."""
-
-    url: str
-    """`http(s)://host:port`, or `sim://` for the embedded engine."""
-    name: str | None = None
-    """Label of this backend in metrics and logs; default host:port."""
-    capacity_blocks: PositiveInt | None = None
-    """Usable KV blocks, overriding what the engine publishes."""
-    block_size: PositiveInt | None = None
-    """Tokens per KV block, overriding what the engine publishes."""
-    context_tokens: PositiveInt | None = None
-    """Longest prompt plus output of the model; default what `/v1/models` says."""
-    kv_usage_metric: str | None = None
-    """Name of the KV usage gauge where it is not one of vLLM's."""
-    geometry: str | None = None
-    """The model: its Hugging Face `config.json`, a directory with one, or a preset of `kvguard estimate --list`. Gives
-    blocks by layer, and bytes; models that mix kinds of layers need it."""
-    mode: ModeChoice | None = None
-    """`enforce` or `shadow` for this backend; default as `mode`."""
-    engine: EngineFlags = EngineFlags()
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if value.startswith("sim://"):
-            return value
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be http(s)://host:port or sim://")
-        if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
-            raise ValueError("must end after host:port; kvguard adds the path")
-        if parts.port == 0:
-            raise ValueError("port must be 1 to 65535")
-        return value.rstrip("/")
-
-    @property
-    def label(self) -> str:
-        """Name in metrics and logs."""
-        return self.name or urlsplit(self.url).netloc or "sim"
 
 
 class TierSettings(Section):
@@ -329,6 +253,9 @@ class StreamSettings(Section):
     """After this much silence a comment is sent, before the first event and between two, again and again; 0 sends none.
     A long prompt makes no bytes, and load balancers cut connections that are silent for a minute. Not switched off by
     shadow mode: clients skip comments."""
+    first_event_seconds: SecondsOrZero = 30.0
+    """TGI answers every stream with 200; how long a status waits for the first event, which tells whether it is true. 0
+    passes it on at once, and failures as events."""
 
 
 class UpstreamSettings(Section):

@@ -22,6 +22,7 @@ from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policies import NORMAL
+from kvguard.backend_sections import BackendSettings, ModeChoice
 from kvguard.errors import SettingsError
 from kvguard.faults import Fault, Given, every_fault, faults_of
 from kvguard.policy_sections import (
@@ -37,14 +38,12 @@ from kvguard.policy_sections import (
 )
 from kvguard.section import together
 from kvguard.sections import (
-    BackendSettings,
     DecisionLogSettings,
     DegradeSettings,
     ForecastSettings,
     LimitSettings,
     ListenSettings,
     LogSettings,
-    ModeChoice,
     RejectSettings,
     SignalSettings,
     StreamSettings,
@@ -113,6 +112,9 @@ class Settings(BaseSettings):
         if repeated:
             text = f"two backends are named {', '.join(repeated)}; give each a name of its own"
             raise together(text, *((number, part) for number in range(len(backends)) for part in ("url", "name")))
+        if len({backend.kind for backend in backends}) > 1:
+            text = "vLLM and TGI cannot stand behind one kvguard: they read the same request differently"
+            raise together(text, *((number, "url") for number in range(len(backends))))
         return backends
 
     @field_validator("classes", "tenants")

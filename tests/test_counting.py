@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from kvguard.counting import build_counter, lineage
+from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.protocols import openai_chat, openai_completions
 from kvguard.token_sections import MediaSettings, TokenSettings
@@ -188,3 +189,19 @@ def test_a_picture_is_worth_at_least_a_token_and_less_than_any_context(tokens: i
     TokenSettings(media=[{"image": 10_000_000}])
     with pytest.raises(ValidationError):
         TokenSettings(media=[{"image": tokens}])
+
+
+async def test_tgi_is_asked_in_its_own_way() -> None:
+    """Its `/tokenize` takes `inputs` and answers with the tokens."""
+    asked = []
+
+    async def post(path: str, body: bytes, model: str | None) -> tuple[int, bytes]:
+        asked.append((path, body))
+        return 200, b"[{}, {}, {}]"
+
+    with contextlib.ExitStack() as stack:
+        counter = build_counter(TokenSettings(), post, dict, stack, EngineKind.TGI)
+        request = openai_completions.parse(b'{"prompt": "the cache"}')
+        count = await counter.count(request)
+    assert (count.prompts, count.source) == ((3,), CountSource.ENGINE)
+    assert asked == [("/tokenize", b'{"inputs":"the cache"}')]

@@ -1,5 +1,7 @@
 """The poller: what each kind of scrape does to the backend, and that nothing stops it."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 
@@ -8,8 +10,10 @@ from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy, TelemetryState
 from kvguard.admission.usage import UsageSample
 from kvguard.clock import ManualClock
-from kvguard.engines.vllm import parse_vllm
-from kvguard.poller import MAX_PAGE_BYTES, MODELS_EVERY_SECONDS, Poller, PollPolicy
+from kvguard.engines.reading import Reading, ServerFacts
+from kvguard.engines.tgi import tgi_reading
+from kvguard.engines.vllm_models import EVERY_SECONDS, vllm_reading
+from kvguard.poller import FACTS_RETRY_SECONDS, MAX_PAGE_BYTES, Poller, PollPolicy
 from kvguard.pool.backend import ConditionChange, new_backend
 from tests.kit.guard import guarding
 from tests.kit.stub import Stub, exposition, running_stub, working_page
@@ -28,10 +32,14 @@ class Reports:
     def __init__(self) -> None:
         self.failures: list[tuple[str, str]] = []
         self.conditions: list[tuple[EngineState, float]] = []
+        self.bounds: list[int | None] = []
         self.good = 0
 
     def scrape_failed(self, backend: str, *, state: str, detail: str, now: float) -> None:
         self.failures.append((state, detail))
+
+    def capacity_bound(self, backend: str, tokens: int | None) -> None:
+        self.bounds.append(tokens)
 
     def scraped(self, backend: str) -> None:
         self.good += 1
@@ -43,13 +51,14 @@ class Reports:
 class Bench:
     """One poller on a mocked transport."""
 
-    def __init__(self, answer: object, **policy: object) -> None:
+    def __init__(self, answer: object, reading: Reading | None = None, **policy: object) -> None:
         self.clock = ManualClock(100.0)
         self.backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
         self.reports = Reports()
-        self.poller = Poller(self.backend, parse_vllm, self.reports, self.clock, PollPolicy(**policy))
+        self.poller = Poller(self.backend, reading or vllm_reading(), self.reports, self.clock, PollPolicy(**policy))
         self.paths: list[str] = []
         self.answer = answer
+        self.info = '{"version": "2.4.1", "max_total_tokens": 101, "max_concurrent_requests": 8, "model_id": "m"}'
 
     def _serve(self, request: httpx.Request) -> httpx.Response:
         self.paths.append(request.url.path)
@@ -57,6 +66,8 @@ class Bench:
             raise self.answer
         if request.url.path == "/v1/models":
             return page('{"data": [{"id": "m", "max_model_len": 512}, {"id": "lora", "parent": "m"}]}')
+        if request.url.path == "/info":
+            return page(self.info)
         return self.answer() if callable(self.answer) else self.answer
 
     async def poll(self) -> None:
@@ -82,7 +93,7 @@ async def test_the_model_list_is_read_once_a_minute_and_a_set_context_stays() ->
     await bench.poll()
     await bench.poll()
     assert bench.paths == ["/metrics", "/v1/models", "/metrics"]
-    await bench.clock.advance(MODELS_EVERY_SECONDS)
+    await bench.clock.advance(EVERY_SECONDS)
     await bench.poll()
     assert bench.paths.count("/v1/models") == 2
     assert bench.backend.context_tokens == 99
@@ -131,16 +142,62 @@ async def test_a_fault_nobody_foresaw_does_not_end_the_scraping() -> None:
     """After a parser that raises something strange the next scrape happens and counts."""
     calls = []
 
-    def parse(text: str) -> UsageSample:
+    reading = vllm_reading()
+
+    def usage(text: str, facts: ServerFacts) -> UsageSample:
         calls.append(text)
         if len(calls) == 1:
             raise RuntimeError("strange")
-        return parse_vllm(text)
+        return reading.usage(text, facts)
 
     async with running_stub() as stub, guarding(stub) as guard:
-        guard.service.pollers[0]._parse = parse
+        guard.service.pollers[0]._reading = replace(reading, usage=usage)
         await guard.advance(0.5)
         await guard.until(lambda: len(calls) == 1)
         await guard.advance(0.5)
         await guard.until(lambda: len(calls) == 2)
         assert guard.metric("kvguard_scrape_failures_total", backend="b0") == 1
+
+
+async def test_what_a_server_is_comes_before_how_full_it_is() -> None:
+    """TGI's first page already counts against the capacity of `/info`, whose lower bound is reported once."""
+    bench = Bench(lambda: page("tgi_batch_current_max_tokens 50\n"), tgi_reading())
+    await bench.poll()
+    backend = bench.backend
+    assert backend.occupancy.observed_ratio() == 0.5
+    assert (backend.context_tokens, backend.models, backend.base_model("tgi")) == (101, {"m", "tgi"}, "m")
+    assert (backend.occupancy.permits, backend.occupancy.sequences_left) == (8, 8)
+    assert backend.release is not None
+    assert backend.release.default_output_tokens == 100
+    await bench.clock.advance(30)
+    await bench.poll()
+    assert bench.paths == ["/metrics", "/info", "/metrics", "/info"]
+    assert bench.reports.bounds == [101]
+
+
+async def test_facts_that_cannot_be_read_are_asked_for_again_soon() -> None:
+    """Until then a TGI server shows no gauge; what was known stays when they fail later."""
+    bench = Bench(lambda: page("tgi_batch_current_max_tokens 50\n"), tgi_reading())
+    good, bench.info = bench.info, "<html>"
+    await bench.poll()
+    assert bench.reports.failures == [("missing", "no gauge on the page")]
+    await bench.clock.advance(FACTS_RETRY_SECONDS)
+    bench.info = good
+    await bench.poll()
+    assert bench.backend.occupancy.observed_ratio() == 0.5
+    bench.info = "<html>"
+    await bench.clock.advance(30)
+    await bench.poll()
+    assert (bench.reports.good, bench.backend.occupancy.permits) == (2, 8)
+
+
+async def test_a_server_that_was_away_is_asked_anew_what_it_is() -> None:
+    """It may have come back as another."""
+    bench = Bench(lambda: page("tgi_batch_current_max_tokens 50\n"), tgi_reading())
+    await bench.poll()
+    answer, bench.answer = bench.answer, httpx.ConnectError("refused")
+    await bench.poll()
+    bench.answer = answer
+    bench.info = '{"version": "2.4.1", "max_total_tokens": 201}'
+    await bench.poll()
+    assert bench.backend.occupancy.observed_ratio() == 0.25

@@ -22,7 +22,7 @@ from bench.overload.slices import (
     read,
     spread,
 )
-from bench.overload.targets import Verdict, summary, verdicts, warm_kvguards
+from bench.overload.targets import OVERLOAD, Verdict, summary, verdicts, warm_kvguards
 from bench.page import write_section
 
 COLUMNS = (
@@ -41,6 +41,24 @@ COLUMNS = (
     "preemptions, of sent",
 )
 
+SUMS: tuple[Callable[[Slice], float], ...] = (
+    lambda s: s.good,
+    lambda s: s.whole_good,
+    lambda s: s.prompt_good,
+    lambda s: s.good_tokens,
+    lambda s: s.timed_out,
+    lambda s: s.preemptions,
+)
+TOGETHER = (
+    "arm",
+    "good answers",
+    "of full length",
+    f"first token in {PROMPT_FIRST_TOKEN_SECONDS:g} s",
+    "good tokens",
+    "client time-outs",
+    "preemptions",
+)
+
 
 def report(slices: list[Slice]) -> str:
     """The whole section: what was met, then each shape."""
@@ -49,11 +67,25 @@ def report(slices: list[Slice]) -> str:
         f"Good: the whole answer, first token within {FIRST_TOKEN_SECONDS:g} s, at most {PER_TOKEN_SECONDS:g} s a "
         "token. Figures are medians over rounds, with the least and the most of them in brackets."
     )
-    parts = [good, "### Targets", summary(found)]
+    parts = [good, together(slices), "### Targets", summary(found)]
     for shape in dict.fromkeys(s.shape for s in slices):
         part = [s for s in slices if s.shape == shape]
         parts += [f"### {shape}", note(part), table(part), ratios(part), judged([v for v in found if v.shape == shape])]
     return "\n\n".join(part for part in parts if part)
+
+
+def together(slices: list[Slice]) -> str:
+    """Every arm over all shapes and rounds under overload, on the same arrivals: a slice alone has few answers."""
+    over = [s for s in slices if s.load >= OVERLOAD]
+    if not over:
+        return ""
+    loads = " and ".join(f"{load:g}x" for load in sorted({s.load for s in over}))
+    lines = [f"All shapes at {loads} together:", "", _line(TOGETHER), _line(["---"] * len(TOGETHER))]
+    for arm in in_order(over):
+        group = [s for s in over if s.arm == arm]
+        sums = [sum(measure(s) for s in group) for measure in SUMS]
+        lines.append(_line([f"`{arm}`", *(f"{total:g}" for total in sums)]))
+    return "\n".join(lines)
 
 
 def note(slices: list[Slice]) -> str:

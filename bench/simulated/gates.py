@@ -10,10 +10,10 @@ from bench.overload.workload import Arrival
 from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.usage import UsageSample
-from kvguard.bootstrap import build_backend
+from kvguard.backend_sections import BackendSettings
+from kvguard.backends import build_backend
 from kvguard.policies import governance_of
 from kvguard.proxy.controller import Admission, Controller
-from kvguard.sections import BackendSettings
 from kvguard.settings import Settings
 from kvguard.simulator.config import SimConfig
 from kvguard.simulator.engine import EngineStats

@@ -18,6 +18,8 @@ from itertools import pairwise
 from math import ceil, gcd, lcm
 from typing import Final
 
+from kvguard.admission.ahead import Ahead
+
 _FEW_STEPS = 8  # looked at one by one
 
 
@@ -98,7 +100,7 @@ class BlockRule:
 
     `state_blocks` are held whatever the length, `spanning_state_blocks` besides while a prefill takes more than one
     step. `step_tokens` is what one step may compute over all requests (`max_num_batched_tokens`); `lookahead_tokens`
-    are slots kept for speculated tokens.
+    are slots kept for speculated tokens. An engine that reserves `ahead` holds room for an answer from its beginning.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -106,6 +108,7 @@ class BlockRule:
     spanning_state_blocks: int = 0
     step_tokens: int = 8192
     lookahead_tokens: int = 0
+    ahead: Ahead | None = None
 
     @classmethod
     def plain(cls, block_size: int) -> "BlockRule":

@@ -1,8 +1,9 @@
 """How much a backend's pool holds: what the engine publishes, what an operator says instead, and the model's layout."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kvguard.admission.ahead import Ahead
 from kvguard.admission.blocks import BlockRule, PoolLayout
 from kvguard.admission.usage import EngineUsage, UsageSample
 
@@ -72,9 +73,14 @@ def capacity_of(sample: UsageSample, policy: CapacityPolicy) -> Capacity | None:
     return Capacity(
         blocks=total,
         largest_engine_blocks=min(total, max(blocks, default=total)),
-        layout=policy.layout(size),
+        layout=_reserving(policy.layout(size), engines[0].ahead if engines else None),
         published_tokens=sum(tokens) if policy.blocks is None and len(tokens) == len(engines) else None,
     )
+
+
+def _reserving(layout: PoolLayout, ahead: Ahead | None) -> PoolLayout:
+    """The layout under the rule by which the engine reserves; all engines of a backend are alike."""
+    return layout if ahead is None else replace(layout, rule=replace(layout.rule, ahead=ahead))
 
 
 def _block_size(engines: tuple[EngineUsage, ...], policy: CapacityPolicy) -> int | None:

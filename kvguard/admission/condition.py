@@ -74,9 +74,9 @@ class Condition:
     overcommitted: bool = False
 
 
-# Tokens and gauge of every engine. vLLM counts a prompt when its first token comes; until then only the blocks it fills
-# tell that a long one advances.
-_Marks = tuple[tuple[float, float, float | None], ...]
+# Counters and gauge of every engine. vLLM counts a prompt when its first token comes; until then only the blocks it
+# fills tell that a long one advances.
+_Marks = tuple[tuple[float | None, ...], ...]
 
 
 class EngineWatch:
@@ -185,10 +185,10 @@ def _marks(sample: UsageSample) -> _Marks | None:
     """None when an engine does not say what it would take to tell a stall."""
     marks = []
     for engine in sample.engines:
-        prompt, generated = engine.prompt_tokens_total, engine.generation_tokens_total
-        if prompt is None or generated is None or engine.running is None:
+        prompt, generated, steps = engine.prompt_tokens_total, engine.generation_tokens_total, engine.steps_total
+        if (steps is None and (prompt is None or generated is None)) or engine.running is None:
             return None
-        marks.append((prompt, generated, engine.used_ratio))
+        marks.append((prompt, generated, steps, engine.used_ratio))
     return tuple(marks) or None
 
 

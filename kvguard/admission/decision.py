@@ -51,6 +51,8 @@ class Known(Protocol):
     def ledger(self) -> Held: ...
     @property
     def lengths(self) -> Lengths: ...
+    @property
+    def sequences_left(self) -> int | None: ...
     def telemetry(self, now: float) -> TelemetryState: ...
     def ratios(self, now: float) -> Ratios | None: ...
     def ratios_of(self, capacity: Capacity, now: float, candidate: Demand | None = None) -> Ratios: ...
@@ -137,6 +139,12 @@ def over_backlog(demand: Demand, occupancy: Known, policy: AdmissionPolicy) -> b
     return backlog > 0 and backlog + demand.prompt_tokens > limit
 
 
+def over_permits(demand: Demand, occupancy: Known, now: float) -> bool:
+    """Whether the engine would refuse it, because it has as many requests as it takes in. An idle one is asked."""
+    left = occupancy.sequences_left
+    return left is not None and demand.sequences > left and not occupancy.idle(now)
+
+
 def decide(
     demand: Demand,
     base: Tier,
@@ -172,7 +180,7 @@ def _decide_seeing(
         return Reject(tier=base, reason=RejectReason.TOO_LARGE, ratios=before)
     if policy.exempt:
         return Admit(tier=Tier.NORMAL, demand=demand, degradation=Degradation(), ratios=before)
-    if over_backlog(demand, occupancy, policy):
+    if over_backlog(demand, occupancy, policy) or over_permits(demand, occupancy, now):
         return Reject(tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before)
     return _Weighing(occupancy, policy, capacity, now, passage).weigh(demand, base, before)
 

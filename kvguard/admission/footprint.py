@@ -31,9 +31,10 @@ class Demand:
     `prompts` holds the tokens of each prompt, of which `slack_tokens` over all prompts are headroom for a count that
     may be too low. `output_cap` is what the engine would let each sequence generate (None: no bound is known) and
     `asked_cap` what it would have, had nothing been lowered; `expected_output` is what to reserve for, never above the
-    cap. `beams` says that the copies are beams of one answer, so that one sequence still is a valid answer;
-    `fixed_length` that every answer runs to its cap; `streamed` that its growth can be watched; `estimated` that the
-    prompts were not counted but guessed. `population` is whose answers tell how long its own gets.
+    cap; `names_cap` says that the request itself names one. `beams` says that the copies are beams of one answer, so
+    that one sequence still is a valid answer; `fixed_length` that every answer runs to its cap; `streamed` that its
+    growth can be watched; `estimated` that the prompts were not counted but guessed. `population` is whose answers tell
+    how long its own gets.
     """
 
     prompts: tuple[int, ...]
@@ -41,6 +42,7 @@ class Demand:
     output_cap: int | None
     asked_cap: int | None
     expected_output: int
+    names_cap: bool = True
     min_tokens: int = 0
     beams: bool = False
     fixed_length: bool = False
@@ -66,9 +68,18 @@ class Demand:
     def held_blocks(self, rule: BlockRule, *, produced: int) -> int:
         """Blocks all sequences hold once each has generated `produced` tokens."""
         if len(self.prompts) < MANY_PROMPTS:
-            return self.copies * sum(rule.reached_blocks(tokens + produced) for tokens in self.prompts)
+            return self.copies * sum(self.sequence_blocks(rule, tokens, produced) for tokens in self.prompts)
         alike = Counter(self.prompts).items()
-        return self.copies * sum(number * rule.reached_blocks(tokens + produced) for tokens, number in alike)
+        return self.copies * sum(number * self.sequence_blocks(rule, tokens, produced) for tokens, number in alike)
+
+    def sequence_blocks(self, rule: BlockRule, prompt_tokens: int, produced: int) -> int:
+        """Blocks one sequence after a prompt of so many tokens holds once it has generated `produced`."""
+        if rule.ahead is None:
+            return rule.reached_blocks(prompt_tokens + produced)
+        cap = self.expected_output if self.output_cap is None else self.output_cap
+        return rule.ahead.blocks(
+            prompt_tokens, cap, named=self.names_cap, produced=produced, block_size=rule.block_size
+        )
 
     def reserved_blocks(self, rule: BlockRule) -> int:
         """Blocks all sequences hold if each generates what is expected of it."""
@@ -90,7 +101,8 @@ class Demand:
 
     def with_cap(self, output_cap: int) -> "Demand":
         """The same demand under a lower output cap."""
-        return replace(self, output_cap=output_cap, expected_output=min(self.expected_output, output_cap))
+        expected = min(self.expected_output, output_cap)
+        return replace(self, output_cap=output_cap, expected_output=expected, names_cap=True)
 
     def with_one_sequence(self) -> "Demand":
         """The same demand with a single sequence per prompt."""

@@ -122,15 +122,18 @@ class _Layout:
 
     def __init__(self, rule: BlockRule) -> None:
         self._state_blocks = rule.state_blocks
+        self._constant = rule.ahead is not None
         self.groups: list[_GroupSums] = []
         end = _GROUPS
-        for group in rule.groups:
+        for group in () if self._constant else rule.groups:
             self.groups.append(_GroupSums(group, end, rule.lookahead_tokens))
             end = self.groups[-1].end
         self.words = struct.Struct(f"<{end // _WORD}Q")
 
     def held(self, sums: int, tokens: int) -> int:
-        """Blocks of all sequences once each has grown by `tokens`."""
+        """Blocks of all sequences once each has grown by `tokens`; what is reserved ahead counts whole at once."""
+        if self._constant:
+            return sums >> _FINAL & _BLOCKS
         blocks = (sums & _COUNT) * self._state_blocks
         for group in self.groups:
             blocks += group.held(sums, tokens)
@@ -169,7 +172,8 @@ class Forecast:
         for prompt_tokens, prompts in Counter(demand.prompts).items():
             tokens = prompt_tokens + produced
             if tokens + remaining:
-                one = 1 + (self.rule.reached_blocks(tokens + remaining) << _FINAL)
+                final = demand.sequence_blocks(self.rule, prompt_tokens, produced + remaining)
+                one = 1 + (final << _FINAL)
                 for group in self._layout.groups:
                     one += group.entry(tokens + self.rule.lookahead_tokens)
                 sums += prompts * demand.copies * one

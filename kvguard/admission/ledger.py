@@ -258,6 +258,10 @@ class Ledger:
         surge = sum((r.surge for r in begun), NO_SURGE)
         return sum(r.held_blocks for r in begun) + surge.shared(self._forecast.rule)
 
+    def sequences_before(self, moment: float) -> int:
+        """Sequences of live reservations that began before `moment`."""
+        return sum(r.demand.sequences for r in self._live.values() if r.started_at < moment)
+
     def generating_before(self, moment: float) -> int:
         """Blocks held now by reservations that began before `moment` and whose sequences generate."""
         return sum(r.held_blocks for r in self._live.values() if r.produced and r.started_at < moment)

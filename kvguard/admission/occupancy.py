@@ -134,7 +134,8 @@ class Occupancy:
     """One backend's gauge history joined with its ledger and the lengths of its answers.
 
     `overcommitted` says that the engine took in more than it can hold, whatever its gauge shows; who watches its
-    other numbers sets it.
+    other numbers sets it. `permits` is how many sequences the engine takes in, running and waiting ones together, where
+    it refuses any more.
     """
 
     def __init__(self, policy: OccupancyPolicy, lengths: OutputLengths) -> None:
@@ -151,6 +152,8 @@ class Occupancy:
         self._gauge_on_last_page = True
         self._queued = False
         self.overcommitted = False
+        self.permits: int | None = None
+        self._foreign_sequences = 0
         self._shared = SharedBlocks()
         self._preemptions = 0.0
         if self.capacity is not None:
@@ -174,8 +177,10 @@ class Occupancy:
         if observed is None:
             return
         cooling = self.ledger.freed_since(asked_at - self.policy.aftermath_seconds, begun_before=asked_at)
+        self._foreign_sequences = max(0, (sample.unfinished or 0) - self.ledger.sequences_before(asked_at))
         risen = observed - cooling - self.ledger.held_before(asked_at) - self.foreign_blocks
-        self.ledger.grow_unstreamed(max(0.0, risen), begun_before=asked_at)
+        grows = self.ledger.rule.ahead is None
+        self.ledger.grow_unstreamed(max(0.0, risen) if grows else 0.0, begun_before=asked_at)
         self.foreign_blocks = max(0.0, observed - cooling - self.ledger.held_before(asked_at))
         self._skew_ratio = self._skew()
         preemptions = sum(engine.preemptions_total or 0.0 for engine in sample.engines)
@@ -224,6 +229,11 @@ class Occupancy:
             foreign -= self._shared.blocks(self.ledger.freed_blocks)
         queued = self._queued or self.overcommitted
         return Beside(foreign_blocks=foreign, observed=self.observed_ratio(), queued=queued)
+
+    @property
+    def sequences_left(self) -> int | None:
+        """How many more the engine takes in, by its permits; None where it takes any number."""
+        return None if self.permits is None else self.permits - self._foreign_sequences - self.ledger.sequences
 
     @property
     def footprint_error_ratio(self) -> float | None:

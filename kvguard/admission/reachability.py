@@ -64,7 +64,7 @@ class SeenSizes:
         surge = demand.surge(rule)
         request = max(demand.reserved_blocks(rule), demand.prompt_blocks(rule) + surge.shared(rule))
         self._sizes.append(
-            _Size(rule.reached_blocks(longest + demand.expected_output), request, rule.surge(longest).blocks)
+            _Size(demand.sequence_blocks(rule, longest, demand.expected_output), request, rule.surge(longest).blocks)
         )
 
     @property

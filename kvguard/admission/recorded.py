@@ -23,8 +23,8 @@ from kvguard.admission.tiers import Tier, TierPolicy
 class Standing:
     """How one backend stood when a request was decided on; without a capacity only what is known without one.
 
-    `cells` are those of the forecast, `expected_tokens` what was known of the answer's length, `tenant_blocks` what the
-    tenant of the request held.
+    `sequences_left` is how many more the engine took in, `cells` are those of the forecast, `expected_tokens` what was
+    known of the answer's length, `tenant_blocks` what the tenant of the request held.
     """
 
     backend: str
@@ -37,6 +37,7 @@ class Standing:
     reserved_blocks: int = 0
     surge: Surge = NO_SURGE
     prefill_tokens: int = 0
+    sequences_left: int | None = None
     tenant_blocks: int = 0
     cells: Cells = field(default_factory=dict)
     expected_tokens: int | None = None
@@ -104,6 +105,7 @@ def standing_of(
         reserved_blocks=ledger.reserved_blocks,
         surge=ledger.surge,
         prefill_tokens=ledger.prefill_tokens,
+        sequences_left=occupancy.sequences_left,
         tenant_blocks=ledger.tenant_blocks(tenant),
         cells=ledger.cells,
         expected_tokens=known,
@@ -170,6 +172,7 @@ class RecordedOccupancy:
         self.capacity = standing.capacity
         self.lengths = _RecordedLengths(standing.expected_tokens)
         rule = BlockRule.plain(1) if self.capacity is None else self.capacity.rule
+        self.sequences_left = standing.sequences_left
         self.ledger = _RecordedLedger(standing, rule, self.lengths)
         self._queue_floor_ratio = queue_floor_ratio
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kvguard.admission.ahead import Ahead
+
 # Upper bounds and how many answers were no longer, both rising; the last bound is often infinite.
 LengthBuckets = tuple[tuple[float, float], ...]
 
@@ -14,8 +16,9 @@ class EngineUsage:
     they hold. `block_size` is the tokens of a block of full attention, `pool_block_size` those the pool was set up
     with; they differ for models with layers of several sizes. `used_ratio` is the gauge, 0..1.
     `waiting_for_capacity` is the part of `waiting` that waits for KV blocks. `awake` is False while the engine is in
-    sleep mode. Counters run since engine start, and `generation_lengths` counts answers by their tokens (vLLM
-    `request_generation_tokens`, on TGI it is `tgi_request_generated_tokens`).
+    sleep mode. Counters run since engine start; `steps_total` counts what was computed, where tokens are counted for
+    ended requests only, and `generation_lengths` answers by their tokens (vLLM `request_generation_tokens`, TGI
+    `tgi_request_generated_tokens`). `ahead` is how it reserves room, where it does so before an answer begins.
     """
 
     engine: str
@@ -30,7 +33,9 @@ class EngineUsage:
     preemptions_total: float | None = None
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
+    steps_total: float | None = None
     generation_lengths: LengthBuckets | None = None
+    ahead: Ahead | None = None
     awake: bool | None = None
 
     @property
@@ -44,6 +49,13 @@ class UsageSample:
     """Every engine one backend reports, ordered by label. Empty when the exposition named none."""
 
     engines: tuple[EngineUsage, ...] = ()
+
+    @property
+    def unfinished(self) -> int | None:
+        """Sequences that run or wait, over all engines; None where one does not say."""
+        counts = [(engine.running, engine.waiting) for engine in self.engines]
+        known = [running + waiting for running, waiting in counts if running is not None and waiting is not None]
+        return sum(known) if counts and len(known) == len(counts) else None
 
     @property
     def queue(self) -> int | None:

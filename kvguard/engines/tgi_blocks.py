@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from kvguard.admission.blocks import BlockRule, PoolLayout, blocks_for
+from kvguard.admission.ahead import Ahead
+from kvguard.admission.blocks import BlockRule, PoolLayout
 from kvguard.modelspec.spec import AttentionSpec, KVCacheSpec, LatentSpec
 
 Version = tuple[int, int, int]
@@ -57,60 +58,33 @@ def default_new_tokens(version: Version) -> int | None:
     return next(tokens for since, tokens in _DEFAULT_NEW_TOKENS if version >= since)
 
 
-def sliced(version: Version, *, explicit: bool) -> bool:
-    """Whether an answer is reserved in pieces of 1024 new tokens; 3.0.0 to 3.1.0 do so only where none were named."""
-    return version >= _SLICES_ALL or (version >= _SLICES_DEFAULT and not explicit)
+def block_size_of(version: Version) -> int:
+    """Tokens of a block unless `ATTENTION` says otherwise: flashinfer's since 2.3, those of paged attention before."""
+    return BLOCK_SIZES["flashinfer" if version >= _V3_QUEUE else "paged"]
 
 
-def reserved_tokens(input_tokens: int, new_tokens: int, settings: TgiSettings, *, explicit: bool = True) -> int:
-    """Tokens of room a request must find before it may start: prompt + new - 1 + speculation, the window aside.
+def ahead_of(settings: TgiSettings) -> Ahead:
+    """How the release reserves: prompt + new - 1 + speculation, of which pieces and windows may leave something out.
 
-    `new_tokens` is what it may generate, `explicit` whether it said so. A sliced request asks for the same again with
-    a longer prompt at each piece.
+    Up to 3.2.0 a window bounds what is reserved, since 2.3 only without prefix caching; 2.3 and before it spares the
+    prompt. Releases before 2.3 pad prompt and output to blocks each.
     """
-    if sliced(settings.version, explicit=explicit):
-        new_tokens = min(new_tokens, SLICE_TOKENS)
-    if settings.version < _V3_QUEUE:
-        return _v2_tokens(input_tokens, new_tokens, settings)
-    tokens, window = input_tokens + new_tokens - 1 + settings.speculate, settings.sliding_window
-    if window is None or settings.version >= _NO_WINDOW or settings.prefix_caching:
-        return tokens
-    if settings.version >= _WINDOW_CUTS_ALL:
-        return min(tokens, window)
-    return min(tokens, input_tokens + max(window - input_tokens, 0))
-
-
-def _v2_tokens(input_tokens: int, new_tokens: int, settings: TgiSettings) -> int:
-    """Prompt and output padded to blocks each; a window bounds the output by what it leaves beside the prompt."""
-    if settings.sliding_window is not None:
-        new_tokens = min(new_tokens, max(settings.sliding_window - input_tokens, 0))
-    size = settings.block_size
-    return size * (blocks_for(input_tokens, size) + blocks_for(new_tokens, size)) + settings.speculate
-
-
-def reserved_blocks(input_tokens: int, new_tokens: int, settings: TgiSettings, *, explicit: bool = True) -> int:
-    """The same in whole blocks."""
-    return blocks_for(reserved_tokens(input_tokens, new_tokens, settings, explicit=explicit), settings.block_size)
-
-
-def eventual_tokens(input_tokens: int, new_tokens: int, settings: TgiSettings, *, explicit: bool = True) -> int:
-    """Most tokens the answer ever has room for: pieces are whole, so 1500 new tokens may become 2048."""
-    if sliced(settings.version, explicit=explicit):
-        new_tokens = SLICE_TOKENS * blocks_for(new_tokens, SLICE_TOKENS)
-    return input_tokens + new_tokens
+    version = settings.version
+    v2 = version < _V3_QUEUE
+    windowed = version < _NO_WINDOW and (v2 or not settings.prefix_caching)
+    return Ahead(
+        piece_tokens=SLICE_TOKENS if version >= _SLICES_ALL else None,
+        open_piece_tokens=SLICE_TOKENS if version >= _SLICES_DEFAULT else None,
+        speculated_tokens=settings.speculate,
+        sliding_window=settings.sliding_window if windowed else None,
+        window_spares_prompt=version < _WINDOW_CUTS_ALL,
+        padded=v2,
+    )
 
 
 def usable_blocks(max_batch_total_tokens: int, block_size: int) -> int:
     """Blocks requests may hold; block 0 is kept for health checks."""
     return max_batch_total_tokens // block_size - 1
-
-
-def usage_ratio(batch_tokens: float | None, budget_tokens: int | None) -> float | None:
-    """Reserved share of the KV cache: `tgi_batch_current_max_tokens` over the token budget; None while not known.
-
-    An estimate: TGI counts shared prefix blocks once for every request, and leaves out what waits in its queue.
-    """
-    return None if batch_tokens is None or not budget_tokens else batch_tokens / budget_tokens
 
 
 def tgi_layout(spec: KVCacheSpec, settings: TgiSettings = TgiSettings()) -> PoolLayout:

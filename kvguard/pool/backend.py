@@ -14,6 +14,7 @@ from kvguard.admission.release import Release
 from kvguard.admission.retry import Appointments, FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.admission.usage import UsageSample
+from kvguard.engines.reading import ServerFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,13 @@ class Backend:
             return self.parents.get(name, name)
         bases = () if name else self.models - self.parents.keys()
         return next(iter(bases)) if len(bases) == 1 else ""
+
+    def introduce(self, facts: ServerFacts, *, learn_context: bool = True) -> None:
+        """Take in what the server says it is; the context only if it is its to say."""
+        self.models, self.parents, self.release = facts.models, facts.parents, facts.release
+        self.occupancy.permits = facts.permits
+        if learn_context and facts.context_tokens is not None:
+            self.context_tokens = facts.context_tokens
 
     def observe(self, sample: UsageSample, *, asked_at: float) -> ConditionChange | None:
         """Take in a scrape: the gauge, lengths of answers, and the engine's condition, whose change it gives back."""

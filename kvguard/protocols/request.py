@@ -170,6 +170,7 @@ class InferenceRequest:
             output_cap=cap,
             asked_cap=cap,
             expected_output=expected if cap is None else min(expected, cap),
+            names_cap=self.cap_under(release) is not None,
             min_tokens=self.min_tokens,
             beams=self.beams,
             fixed_length=self.fixed_length or (cap is not None and self.min_tokens >= cap),

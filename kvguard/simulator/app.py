@@ -22,6 +22,7 @@ from kvguard.simulator import exposition
 from kvguard.simulator.answers import Answer, AnyAnswer, ChatShape, CompletionShape, Head, Shape
 from kvguard.simulator.config import SimConfig
 from kvguard.simulator.driver import EngineBusyError, EngineDriver, RequestStream
+from kvguard.simulator.engine import EngineStats, SequenceRequest, SimEngine
 from kvguard.simulator.events import MessagesAnswer, ResponsesAnswer
 from kvguard.simulator.wire import (
     ApiError,
@@ -41,6 +42,7 @@ EVENT_STREAM = b"text/event-stream; charset=utf-8"
 Parse = Callable[[bytes, SimConfig], Call]
 Count = Callable[[bytes, SimConfig], dict[str, object]]
 Answering = Callable[[Head, Call], AnyAnswer]
+VllmDriver = EngineDriver[SequenceRequest, EngineStats]
 
 
 class ClientLeftError(Exception):
@@ -49,7 +51,7 @@ class ClientLeftError(Exception):
 
 def create_app(config: SimConfig, clock: Clock) -> FastAPI:
     """One engine behind vLLM's HTTP API. The engine runs within the lifespan; `app.state.driver` holds it."""
-    driver = EngineDriver(config, clock)
+    driver = EngineDriver(SimEngine(config), clock, most_unfinished=config.max_num_queued_reqs)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -87,7 +89,7 @@ FACES = (
 )
 
 
-def _generation_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list[Route]:
+def _generation_routes(config: SimConfig, clock: Clock, driver: VllmDriver) -> list[Route]:
     numbers = itertools.count()
 
     def route(face: Face) -> Route:
@@ -103,7 +105,7 @@ def _generation_routes(config: SimConfig, clock: Clock, driver: EngineDriver) ->
     return [route(face) for face in FACES]
 
 
-def _plain_routes(config: SimConfig, clock: Clock, driver: EngineDriver) -> list[Route]:
+def _plain_routes(config: SimConfig, clock: Clock, driver: VllmDriver) -> list[Route]:
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [_model_card(config, int(clock.wall()))]})
 
@@ -147,7 +149,7 @@ class Generation:
     """The ASGI endpoint of one generating route."""
 
     def __init__(
-        self, driver: EngineDriver, face: Face, call: Callable[[bytes], Call], head: Callable[[Headers], Head]
+        self, driver: VllmDriver, face: Face, call: Callable[[bytes], Call], head: Callable[[Headers], Head]
     ) -> None:
         self._driver = driver
         self._face = face
@@ -173,7 +175,8 @@ class Generation:
 
     def _submit(self, call: Call) -> RequestStream:
         try:
-            return self._driver.submit(call.sequences)
+            most_tokens = sum(sequence.max_tokens for sequence in call.sequences)
+            return self._driver.submit(call.sequences, most_tokens=most_tokens)
         except EngineBusyError as error:
             message = "The engine is currently busy and cannot accept new requests."
             retry = "Please try again later or on a different instance."

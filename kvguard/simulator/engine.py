@@ -53,13 +53,14 @@ class SimToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one step did. `tokens` are in the order of the running list."""
+    """What one step did. `tokens` are in the order of the running list; those that `failed` get none any more."""
 
     seconds: float = 0.0
     scheduled_tokens: int = 0
     tokens: tuple[SimToken, ...] = ()
     admitted: tuple[int, ...] = ()
     preempted: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
 
     @property
     def finished(self) -> dict[int, FinishReason]:

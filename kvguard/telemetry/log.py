@@ -186,6 +186,14 @@ class DecisionLog:
         said = {verdict.tier.name.lower(): f"{verdict.state.value}: {verdict.why}" for verdict in verdicts}
         self._write(level, "thresholds", backend=backend, **said)
 
+    def capacity_bound(self, backend: str, tokens: int | None) -> None:
+        """The engine says of its cache only what it holds at least."""
+        why = (
+            "the server does not say how large its KV cache is, only which request it takes at most; set "
+            "backends[].tgi.max_batch_total_tokens to what it logs at start (Setting max batch total tokens to ...)"
+        )
+        self._write(logging.WARNING, "capacity", backend=backend, at_least_tokens=tokens, why=why)
+
     def misfit(self, backend: str, fit: RuleFit, *, geometry: bool) -> None:
         """The block rule is not the engine's."""
         remedy = "the geometry does not match the engine" if geometry else "set backends[].geometry"

@@ -61,6 +61,10 @@ class Reporter:
         """A scrape gave a gauge."""
         self._log.telemetry_recovered(backend)
 
+    def capacity_bound(self, backend: str, tokens: int | None) -> None:
+        """Of a backend's cache no more is known than that it holds so many tokens at least."""
+        self._log.capacity_bound(backend, tokens)
+
     def sizing(self, backend: str, review: SizingReview, *, geometry: bool) -> None:
         """A backend's thresholds or its block rule are judged otherwise than before; `geometry` says it has one."""
         if review.verdicts:

@@ -1,4 +1,4 @@
-"""Counting by the engine's own `/tokenize`: exact for every prompt form it takes, at the price of a round trip.
+"""Counting by the engine's own tokenizer: exact for every prompt form it takes, at the price of a round trip.
 
 The engine tokenises for its own requests too, so it is asked about small prompts only, and only so many at a time:
 beyond that a count would come too late to be worth it.
@@ -7,6 +7,7 @@ beyond that a count would come too late to be worth it.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -26,31 +27,31 @@ class _Tokenized(msgspec.Struct):
     count: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class EngineCounter:
-    """Asks `/tokenize`, everything about one request under one deadline, MAX_OPEN requests at a time."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an engine is asked: a body for one of its paths, and the model a backend must serve to be asked."""
 
-    source = CountSource.ENGINE
+    path: str
+    body: bytes
+    model: str | None = None
+
+
+class Questions:
+    """Asks an engine, everything about one request under one deadline, MAX_OPEN requests at a time."""
 
     def __init__(self, post: Post, *, timeout_seconds: float) -> None:
         self._post = post
         self._timeout_seconds = timeout_seconds
         self._open = 0
-        self._decoder = msgspec.json.Decoder(_Tokenized)
 
-    async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
-        """Tokens of each text; at most MAX_PARALLEL questions are open at once."""
-        return await self._ask_all([{**model, "prompt": msgspec.Raw(msgspec.json.encode(text))} for text in texts])
-
-    async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
-        """Tokens of each rendered conversation, asked about like texts."""
-        return await self._ask_all([{**model, **chat} for chat in chats])
-
-    async def _ask_all(self, questions: Sequence[Fields]) -> tuple[int, ...]:
+    async def ask(self, questions: Sequence[Question], read: Callable[[bytes], int]) -> tuple[int, ...]:
+        """The count that `read` finds in each answer, at most MAX_PARALLEL open at once. Raises CountFailed."""
         counts: list[int] = []
         with self._asking():
             async with asyncio.timeout(self._timeout_seconds):
                 for start in range(0, len(questions), MAX_PARALLEL):
-                    counts += await asyncio.gather(*map(self._ask, questions[start : start + MAX_PARALLEL]))
+                    asked = questions[start : start + MAX_PARALLEL]
+                    counts += await asyncio.gather(*(self._ask(question, read) for question in asked))
         return tuple(counts)
 
     @contextlib.contextmanager
@@ -64,13 +65,36 @@ class EngineCounter:
         finally:
             self._open -= 1
 
-    async def _ask(self, fields: Fields) -> int:
-        name = decode(fields, "model")
-        model = name if isinstance(name, str) else None
-        status, body = await self._post("/tokenize", write_fields(fields), model)
+    async def _ask(self, question: Question, read: Callable[[bytes], int]) -> int:
+        status, body = await self._post(question.path, question.body, question.model)
         if status != 200:
-            raise CountFailed(f"/tokenize answered {status}")
-        return self._decoder.decode(body).count
+            raise CountFailed(f"{question.path} answered {status}")
+        return read(body)
+
+
+class EngineCounter:
+    """Asks vLLM's `/tokenize`."""
+
+    source = CountSource.ENGINE
+
+    def __init__(self, post: Post, *, timeout_seconds: float) -> None:
+        self._questions = Questions(post, timeout_seconds=timeout_seconds)
+        self._decoder = msgspec.json.Decoder(_Tokenized)
+
+    async def count_text(self, texts: tuple[str, ...], model: Fields) -> tuple[int, ...]:
+        """Tokens of each text."""
+        return await self._ask([{**model, "prompt": msgspec.Raw(msgspec.json.encode(text))} for text in texts], model)
+
+    async def count_chats(self, chats: tuple[Fields, ...], model: Fields) -> tuple[int, ...]:
+        """Tokens of each rendered conversation."""
+        return await self._ask([{**model, **chat} for chat in chats], model)
+
+    async def _ask(self, bodies: Sequence[Fields], model: Fields) -> tuple[int, ...]:
+        with _failures_as_counts():
+            name = decode(model, "model")
+        serving = name if isinstance(name, str) else None
+        questions = [Question("/tokenize", write_fields(body), serving) for body in bodies]
+        return await self._questions.ask(questions, lambda answer: self._decoder.decode(answer).count)
 
 
 @contextlib.contextmanager

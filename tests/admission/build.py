@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from kvguard.admission.ahead import Ahead
 from kvguard.admission.blocks import BlockGroup, BlockRule
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand, Trait
@@ -95,9 +96,26 @@ def demands(draw: st.DrawFn, *, largest: int = 400) -> Demand:
     )
 
 
+def aheads() -> st.SearchStrategy[Ahead]:
+    """Any way of reserving."""
+    tokens = st.none() | st.integers(1, 300)
+    return st.builds(
+        Ahead,
+        piece_tokens=tokens,
+        open_piece_tokens=tokens,
+        speculated_tokens=st.sampled_from((0, 3)),
+        sliding_window=tokens,
+        window_spares_prompt=st.booleans(),
+        padded=st.booleans(),
+    )
+
+
 @st.composite
-def block_rules(draw: st.DrawFn, *, windows: bool = True) -> BlockRule:
-    """Any layout an engine may have: full, constant and perhaps sliding and chunked groups with blocks of any size."""
+def block_rules(draw: st.DrawFn, *, windows: bool = True, ahead: bool = False) -> BlockRule:
+    """Any layout an engine may have: full, constant and perhaps sliding and chunked groups with blocks of any size.
+
+    With `ahead` the engine may be one that reserves.
+    """
     sizes, counts, kept = st.integers(1, 32), st.integers(1, 3), st.integers(1, 300)
     groups = st.builds(BlockGroup, block_size=sizes, count=counts)
     if windows:
@@ -109,4 +127,5 @@ def block_rules(draw: st.DrawFn, *, windows: bool = True) -> BlockRule:
         spanning_state_blocks=draw(st.integers(0, 2)),
         step_tokens=draw(st.integers(1, 300)),
         lookahead_tokens=draw(st.sampled_from((0, 3))),
+        ahead=draw(st.none() | aheads()) if ahead else None,
     )

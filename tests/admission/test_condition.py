@@ -99,6 +99,15 @@ def test_tokens_and_blocks_are_progress_and_nothing_else_is(moved: dict[str, flo
     assert fed(watch, 5, engine(**moved)) is state
 
 
+@pytest.mark.parametrize(("steps", "state"), [(50.0, STALLED), (51.0, WORKING)])
+def test_steps_are_progress_where_tokens_are_not_counted(steps: float, state: EngineState) -> None:
+    """An engine that counts the tokens of ended requests only says what it computed."""
+    silent = {"prompt_tokens_total": None, "steps_total": 50.0}
+    watch = EngineWatch(SignalPolicy(stall_seconds=5))
+    assert fed(watch, 0, engine(tokens=None, **silent)) is WORKING
+    assert fed(watch, 5, engine(tokens=None, **{**silent, "steps_total": steps})) is state
+
+
 @pytest.mark.parametrize("missing", ["running", "prompt_tokens_total", "generation_tokens_total"])
 def test_what_a_page_does_not_say_is_unknown_and_never_a_stall(missing: str) -> None:
     """An engine without one of the numbers, alone or beside one that has them all."""

@@ -16,6 +16,7 @@ from kvguard.admission.decision import (
     blocks_until_open,
     decide,
     over_backlog,
+    over_permits,
     passes_blind,
     refuse_any,
     refuse_blind,
@@ -485,6 +486,23 @@ def test_a_prefill_backlog_is_bounded(limit: int | None, waiting: int, asked: in
     assert isinstance(decision, Reject) is over
     if isinstance(decision, Reject):
         assert (decision.reason, decision.tier) == (SATURATED, REJECT)
+
+
+@pytest.mark.parametrize(
+    ("left", "sequences", "live", "over"),
+    [(None, 9, True, False), (2, 2, True, False), (2, 3, True, True), (0, 1, True, True), (2, 3, False, False)],
+)
+def test_an_engine_is_not_sent_more_than_it_takes_in(left: int | None, sequences: int, live: bool, over: bool) -> None:
+    """What it would answer with a 429 is refused here, in order; an idle one may say so itself."""
+    load = occupancy(0.0, *([demand(16)] if live else []))
+    load.permits = None if left is None else left + load.ledger.sequences
+    asked = demand(16, copies=sequences)
+    assert over_permits(asked, load, 0.0) is over
+    decision = decided(asked, load)
+    assert isinstance(decision, Reject) is over
+    if isinstance(decision, Reject):
+        assert (decision.reason, decision.tier) == (SATURATED, REJECT)
+    assert isinstance(decided(asked, load, policy=replace(POLICY, exempt=True)), Admit)
 
 
 # Properties

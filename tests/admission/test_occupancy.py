@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvguard.admission.ahead import Ahead
 from kvguard.admission.blocks import BlockGroup, BlockRule, PoolLayout
 from kvguard.admission.capacity import Capacity
 from kvguard.admission.footprint import Demand
@@ -632,3 +633,63 @@ def test_a_stale_gauge_shares_nothing() -> None:
     """Without a gauge the ledger alone counts, in full."""
     built = sharing()
     assert ratios_at(built, 60.0).projected == pytest.approx(0.4)
+
+
+# Engines that reserve ahead
+
+
+AHEAD = Ahead(piece_tokens=1024)
+
+
+def test_an_engine_that_reserves_ahead_says_how() -> None:
+    """The rule of the ledger is the one the page came with, also where the operator sized the pool."""
+    for policy in ({}, {"capacity_blocks": 50, "block_size": 32}):
+        built = observed(sample(0.0, ahead=AHEAD), **policy)
+        assert built.capacity is not None
+        assert built.capacity.rule.ahead == built.ledger.rule.ahead == AHEAD
+
+
+def test_what_the_gauge_shows_of_reservations_is_no_growth() -> None:
+    """A request seen by a scrape holds what it reserved; more than that on the gauge is somebody else's."""
+    built = observed(sample(0.0, ahead=AHEAD))
+    built.ledger.reserve(demand(100, cap=61, streamed=False), now=0.0)
+    assert ratios_at(built).projected == ratios_at(built).peak == 0.1
+    built.observe(sample(0.3, ahead=AHEAD), asked_at=1.0)
+    assert built.foreign_blocks == 20
+    assert [one.produced for one in built.ledger._live.values()] == [0]
+    assert ratios_at(built, 1.0).projected == ratios_at(built, 1.0).peak == 0.3
+
+
+# Permits
+
+
+@pytest.mark.parametrize(
+    ("permits", "running", "waiting", "seen", "left"),
+    [
+        (None, 5, 0, 0, None),
+        (8, 5, 1, 0, 2),
+        (8, None, 1, 0, 8),
+        # Two of the six are kvguard's own.
+        (8, 5, 1, 2, 2),
+        (8, 0, 0, 2, 6),
+        (8, 9, 9, 0, -10),
+    ],
+)
+def test_sequences_an_engine_still_takes_in(
+    permits: int | None, running: int | None, waiting: int, seen: int, left: int | None
+) -> None:
+    """Its permits less what runs and waits there, of whoever it is."""
+    built = unscraped()
+    built.permits = permits
+    for _ in range(seen):
+        built.ledger.reserve(demand(), now=0.0)
+    built.observe(sample(0.5, running=running, waiting=waiting), asked_at=1.0)
+    assert built.sequences_left == left
+
+
+def test_several_engines_add_their_sequences_up() -> None:
+    """Where each says how many it has."""
+    both = UsageSample(engines=(engine(0.5, running=1, waiting=2), engine(0.5, name="1", running=4, waiting=0)))
+    assert both.unfinished == 7
+    assert UsageSample(engines=(*both.engines, engine(0.5))).unfinished is None
+    assert UsageSample().unfinished is None

@@ -32,7 +32,7 @@ def again(standing: Standing, *, queue_floor_ratio: float = 0.85) -> RecordedOcc
 @st.composite
 def backends(draw: st.DrawFn) -> Occupancy:
     """A backend at any load, of any layout, fresh, stale, missing or out of reach, with requests of two tenants."""
-    rule, lengths = draw(block_rules()), learned_from(draw(answers))
+    rule, lengths = draw(block_rules(ahead=True)), learned_from(draw(answers))
     policy = {
         "count_shared_once": draw(st.booleans()),
         "stale_after_seconds": draw(st.sampled_from((1.5, 5.0))),
@@ -49,7 +49,7 @@ def backends(draw: st.DrawFn) -> Occupancy:
         built.observe(sample(draw(st.floats(0, 1))), asked_at=1.0)
     for reached in draw(st.lists(st.booleans(), max_size=3)):
         built.miss(reached=reached)
-    built.overcommitted = draw(st.booleans())
+    built.overcommitted, built.permits = draw(st.booleans()), draw(st.none() | st.integers(0, 20))
     return built
 
 

@@ -1,46 +1,65 @@
-"""O-08: TGI has no KV gauge. The arithmetic: usage from reserved tokens over the budget, and what follows from it."""
+"""O-08: TGI has no KV gauge; what its batch has reserved over its budget makes one."""
 
-from kvguard.admission.blocks import PoolLayout
-from kvguard.admission.capacity import CapacityPolicy
-from kvguard.admission.decision import AdmissionPolicy, Admit, Decision, Reject, decide
-from kvguard.admission.footprint import Demand
-from kvguard.admission.lengths import LengthPolicy, OutputLengths
-from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
-from kvguard.admission.policy import DegradePolicy
-from kvguard.admission.reasons import RejectReason
-from kvguard.admission.tiers import Tier, TierPolicy
-from kvguard.admission.usage import EngineUsage, UsageSample
-from kvguard.engines.tgi_blocks import TgiSettings, reserved_tokens, usage_ratio
+import json
+from typing import Any
 
-BATCH_TOKENS = 1200
-BUDGET_TOKENS = 1600
+import pytest
 
+from kvguard.errors import SettingsError
+from kvguard.settings import Settings
+from tests.kit.guard import Guard, guarding
+from tests.kit.stub import Stub, running_stub
 
-def decision_on(budget_tokens: int | None, asked: Demand) -> Decision:
-    """What becomes of a request while a TGI server reports 1200 tokens in its batch; its blocks are single tokens."""
-    known = CapacityPolicy(blocks=budget_tokens, block_size=1, layout_of=PoolLayout.plain)
-    occupancy = Occupancy(OccupancyPolicy(capacity=known), OutputLengths(LengthPolicy()))
-    usage = EngineUsage(engine="0", used_ratio=usage_ratio(BATCH_TOKENS, budget_tokens))
-    occupancy.observe(UsageSample(engines=(usage,)), asked_at=0.0)
-    return decide(asked, Tier.NORMAL, occupancy, AdmissionPolicy(tiers=TierPolicy(), degrade=DegradePolicy()), 0.0)
+pytestmark = pytest.mark.anyio
+
+# 1600 tokens of which one is kept for health checks.
+INFO = {"version": "2.2.0", "model_id": "m", "max_total_tokens": 1024, "max_batch_total_tokens": 1601}
+PAGE = "tgi_batch_current_max_tokens 1200\ntgi_batch_current_size 4\ntgi_queue_size 0\ntgi_request_success 9\n"
+FLAGS = {"tgi": {"attention": "flashinfer"}}
 
 
-def test_a_known_budget_gives_a_usage_and_a_trimmed_answer() -> None:
-    """1200 of 1600 tokens are 0.75; a request for 120 new tokens gets 64, and reserves its prompt and 64 - 1 more."""
-    assert usage_ratio(BATCH_TOKENS, BUDGET_TOKENS) == 0.75
-    asked = Demand(prompts=(50,), output_cap=120, asked_cap=120, expected_output=120)
-    decision = decision_on(BUDGET_TOKENS, asked)
-    assert isinstance(decision, Admit)
-    assert decision.ratios is not None
-    assert (decision.ratios.observed, decision.tier) == (0.75, Tier.TRIM)
-    assert decision.demand.output_cap == 64
-    assert reserved_tokens(50, 64, TgiSettings()) == 113
+async def generate(guard: Guard) -> Any:
+    body = {"inputs": "hi", "parameters": {"max_new_tokens": 120}}
+    return await guard.client.post("/generate", json=body)
 
 
-def test_an_unknown_budget_is_not_an_empty_cache() -> None:
-    """Without budget and override there is no usage at all, and nothing is admitted as if there were none."""
-    assert usage_ratio(BATCH_TOKENS, None) is None
-    asked = Demand(prompts=(50,), output_cap=120, asked_cap=120, expected_output=120)
-    decision = decision_on(None, asked)
-    assert isinstance(decision, Reject)
-    assert decision.reason is RejectReason.NO_METRICS
+async def test_a_known_budget_gives_a_usage_and_a_trimmed_answer() -> None:
+    """1200 of 1600 tokens are 0.75: a request for 120 new tokens is sent on with 64."""
+    stub = Stub(info=INFO, page=PAGE)
+    async with running_stub(stub), guarding(stub, backend=FLAGS) as guard:
+        assert guard.usage("observed", engine="0") == 0.75
+        answer = await generate(guard)
+    assert answer.headers["x-kvguard-degraded"] == "max_new_tokens=120->64"
+    assert json.loads(stub.hits[0].body)["parameters"] == {"max_new_tokens": 64}
+
+
+@pytest.mark.parametrize(("said", "usage"), [(2401, 0.5), (None, 0.75)])
+async def test_the_operator_may_say_another_budget(said: int | None, usage: float) -> None:
+    """His word goes over the server's."""
+    stub = Stub(info=INFO, page=PAGE)
+    flags = {"tgi": {**FLAGS["tgi"], "max_batch_total_tokens": said}}
+    async with running_stub(stub), guarding(stub, backend=flags) as guard:
+        assert guard.usage("observed", engine="0") == usage
+
+
+async def test_a_budget_nobody_knows_is_a_stated_lower_bound() -> None:
+    """The longest request the server takes, with a warning; never a usage of 0."""
+    stub = Stub(info={**INFO, "version": "3.3.7", "max_batch_total_tokens": None}, page=PAGE)
+    async with running_stub(stub), guarding(stub) as guard:
+        assert guard.usage("observed", engine="0") == pytest.approx(1200 / 1023)
+        [warning] = [line for line in guard.logs if line["event"] == "capacity"]
+        assert warning["at_least_tokens"] == 1024
+
+
+async def test_a_server_that_tells_nothing_is_not_empty() -> None:
+    """Without `/info` nothing is admitted as if there were room."""
+    stub = Stub(info={}, page=PAGE)
+    async with running_stub(stub), guarding(stub) as guard:
+        assert (guard.telemetry(), guard.usage("observed")) == ("missing", None)
+        assert (await generate(guard)).headers["x-kvguard-reason"] == "no_metrics"
+
+
+def test_a_broken_estimate_is_an_error_at_the_start() -> None:
+    """Settings that cannot be are refused."""
+    with pytest.raises(SettingsError):
+        Settings(backends=[{"url": "tgi+http://h:1", "tgi": {"gpu_memory": "much"}}])

@@ -7,14 +7,12 @@ from kvguard.engines.tgi_blocks import (
     TgiSettings,
     UnsupportedTgiModel,
     Version,
+    ahead_of,
+    block_size_of,
     default_new_tokens,
-    eventual_tokens,
     parse_version,
-    reserved_blocks,
-    reserved_tokens,
     tgi_layout,
     usable_blocks,
-    usage_ratio,
 )
 from kvguard.modelspec.formats import SIXTEEN_BIT
 from kvguard.modelspec.spec import AttentionSpec, KVCacheSpec, LatentSpec, LayerSpec, StateSpec
@@ -49,8 +47,13 @@ def test_what_an_absent_cap_means(version: Version, tokens: int | None) -> None:
     assert default_new_tokens(version) == tokens
 
 
+def reserved(prompt: int, new: int, settings: TgiSettings, *, named: bool = True) -> int:
+    """Blocks before the first token."""
+    return ahead_of(settings).blocks(prompt, new, named=named, produced=0, block_size=settings.block_size)
+
+
 @pytest.mark.parametrize(
-    ("version", "new", "explicit", "tokens"),
+    ("version", "new", "named", "tokens"),
     [
         ((3, 3, 7), 1, True, 100),
         ((3, 3, 7), 1024, True, 1123),
@@ -59,12 +62,13 @@ def test_what_an_absent_cap_means(version: Version, tokens: int | None) -> None:
         ((3, 1, 0), 5000, True, 5099),
         ((3, 1, 0), 5000, False, 1123),
         ((3, 0, 0), 5000, False, 1123),
+        ((2, 4, 1), 5000, True, 5099),
         ((2, 4, 1), 5000, False, 5099),
     ],
 )
-def test_an_answer_is_reserved_in_pieces(version: Version, new: int, explicit: bool, tokens: int) -> None:
+def test_an_answer_is_reserved_in_pieces(version: Version, new: int, named: bool, tokens: int) -> None:
     """Prompt plus new minus one; 1024 at a time from 3.1.1, and in 3.0.0 to 3.1.0 only where no cap was named."""
-    assert reserved_tokens(100, new, TgiSettings(version=version), explicit=explicit) == tokens
+    assert reserved(100, new, TgiSettings(version=version), named=named) == tokens
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_an_answer_is_reserved_in_pieces(version: Version, new: int, explicit: b
 def test_a_window_counts_up_to_three_two_zero(version: Version, prefix_caching: bool, prompt: int, tokens: int) -> None:
     """A window of 256 tokens and 500 new ones: ignored from 3.2.1, and before it wherever prefixes are cached."""
     settings = TgiSettings(version=version, prefix_caching=prefix_caching, sliding_window=256)
-    assert reserved_tokens(prompt, 500, settings) == tokens
+    assert reserved(prompt, 500, settings) == tokens
 
 
 @pytest.mark.parametrize(
@@ -103,42 +107,23 @@ def test_a_window_counts_up_to_three_two_zero(version: Version, prefix_caching: 
 )
 def test_reservations_are_whole_blocks(version: Version, prompt: int, new: int, blocks: int) -> None:
     """At block size 16, as paged attention has it."""
-    assert reserved_blocks(prompt, new, TgiSettings(version=version, block_size=BLOCK_SIZES["paged"])) == blocks
+    assert reserved(prompt, new, TgiSettings(version=version, block_size=BLOCK_SIZES["paged"])) == blocks
 
 
 def test_speculation_takes_room() -> None:
     """Its depth is added once."""
-    assert reserved_tokens(100, 10, TgiSettings(speculate=3)) == 112
-    assert reserved_tokens(100, 10, TgiSettings(version=(2, 0, 4), speculate=3)) == 113
+    assert reserved(100, 10, TgiSettings(speculate=3)) == 112
+    assert reserved(100, 10, TgiSettings(version=(2, 0, 4), speculate=3)) == 113
 
 
-@pytest.mark.parametrize(
-    ("version", "new", "explicit", "tokens"),
-    [
-        ((3, 3, 7), 1500, True, 2148),
-        ((3, 3, 7), 1024, True, 1124),
-        ((3, 0, 0), 1500, True, 1600),
-        ((3, 0, 0), 1500, False, 2148),
-        ((2, 4, 1), 1500, True, 1600),
-    ],
-)
-def test_pieces_may_overshoot(version: Version, new: int, explicit: bool, tokens: int) -> None:
-    """An answer in pieces ends at a multiple of 1024 new tokens."""
-    assert eventual_tokens(100, new, TgiSettings(version=version), explicit=explicit) == tokens
+def test_blocks_are_as_small_as_the_attention_of_the_release() -> None:
+    """A token each since 2.3, sixteen before."""
+    assert (block_size_of((2, 2, 0)), block_size_of((2, 3, 0))) == (16, 1)
 
 
 def test_one_block_is_kept_for_health_checks() -> None:
     """A budget of 1600 tokens in blocks of 16 leaves 99."""
     assert usable_blocks(1600, 16) == 99
-
-
-@pytest.mark.parametrize(
-    ("batch", "budget", "ratio"),
-    [(1200, 1600, 0.75), (0, 1600, 0.0), (1200, None, None), (1200, 0, None), (None, 9, None)],
-)
-def test_usage_is_reserved_tokens_over_the_budget(batch: int | None, budget: int | None, ratio: float | None) -> None:
-    """A budget or a gauge that is not known is no usage of 0."""
-    assert usage_ratio(batch, budget) == ratio
 
 
 def test_every_layer_keeps_every_token() -> None:

@@ -75,9 +75,9 @@ class Call:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def reply(self, status: int, body: bytes | dict, head: str = HEAD_JSON) -> None:
+    async def reply(self, status: int, body: bytes | dict | list, head: str = HEAD_JSON) -> None:
         """A whole answer with a length."""
-        body = json.dumps(body).encode() if isinstance(body, dict) else body
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
         await self.raw(f"HTTP/1.1 {status} X\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body)
 
     async def start_stream(self) -> None:
@@ -136,9 +136,13 @@ async def answer_at_once(call: Call) -> None:
 
 @dataclass
 class Stub:
-    """The backend. `answer` serves the generating routes; `tokens` is what /tokenize says; `adapters` have a parent."""
+    """The backend. `answer` serves the generating routes; `tokens` is what /tokenize says; `adapters` have a parent.
 
-    page: str = field(default_factory=lambda: exposition(0.0))
+    With an `info` it is a TGI server; in those of its pages that are not set nothing has begun.
+    """
+
+    page: str | None = None
+    info: dict | None = None
     answer: Behaviour = answer_at_once
     scrape: Behaviour | None = None
     tokens: int = 16
@@ -156,9 +160,13 @@ class Stub:
     close_after_reply: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
+    def __post_init__(self) -> None:
+        if self.page is None:
+            self.page = exposition(0.0) if self.info is None else ""
+
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'' if self.info is None else 'tgi+'}http://127.0.0.1:{self.port}"
 
     async def until(self, holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
         """Wait until something the stub counts makes `holds` true."""
@@ -213,6 +221,12 @@ class Stub:
         elif path == "/v1/models":
             models = [{"id": "tiny", "max_model_len": self.context_tokens}]
             await call.reply(200, {"data": [*models, *({"id": a, "parent": b} for a, b in self.adapters.items())]})
+        elif path == "/info" and self.info is not None:
+            await call.reply(200, self.info)
+        elif path in ("/tokenize", "/chat_tokenize") and self.info is not None:
+            self.tokenized.append(call.hit)
+            tokens = [{"id": 1, "text": "x", "start": 0, "stop": 1}] * self.tokens
+            await call.reply(200, {"tokenize_response": tokens} if path == "/chat_tokenize" else tokens)
         elif path == "/tokenize":
             self.tokenized.append(call.hit)
             await call.reply(200, {"count": self.tokens, "max_model_len": self.context_tokens, "tokens": []})

@@ -215,6 +215,7 @@ def test_a_demand_carries_what_limits_degradation() -> None:
         output_cap=None,
         asked_cap=None,
         expected_output=256,
+        names_cap=False,
         min_tokens=7,
         beams=True,
         fixed_length=True,

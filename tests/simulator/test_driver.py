@@ -6,7 +6,7 @@ import pytest
 from kvguard.clock import ManualClock
 from kvguard.simulator.config import SimConfig
 from kvguard.simulator.driver import EngineBusyError, EngineDriver
-from kvguard.simulator.engine import SequenceRequest
+from kvguard.simulator.engine import SequenceRequest, SimEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,8 @@ SECOND_STEPS = {"step_base_seconds": 1.0, "step_seconds_per_sequence": 0.0, "pre
 async def driving(**settings):
     """A driver that runs on a clock the test moves; one step takes one second."""
     clock = ManualClock()
-    driver = EngineDriver(SimConfig(**SECOND_STEPS | settings), clock)
+    config = SimConfig(**SECOND_STEPS | settings)
+    driver = EngineDriver(SimEngine(config), clock, most_unfinished=config.max_num_queued_reqs)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(driver.run())
         await clock.settle()
@@ -29,6 +30,10 @@ def forced(prompt_tokens, max_tokens):
     return SequenceRequest(prompt_tokens=prompt_tokens, max_tokens=max_tokens, ignore_eos=True)
 
 
+def submit(driver, requests):
+    return driver.submit(requests, most_tokens=sum(request.max_tokens for request in requests))
+
+
 async def collect(stream, into):
     into.extend([(choice, token.position) async for choice, token in stream.tokens()])
 
@@ -36,7 +41,7 @@ async def collect(stream, into):
 async def test_a_step_shows_when_its_time_has_passed():
     """Tokens and gauges of a step appear at its end, not while it runs."""
     async with driving() as (driver, clock):
-        stream = driver.submit([forced(17, 3)])
+        stream = submit(driver, [forced(17, 3)])
         got = []
         reader = asyncio.create_task(collect(stream, got))
         await clock.advance(0.9)
@@ -54,7 +59,7 @@ async def test_an_idle_engine_waits_without_time():
     async with driving() as (driver, clock):
         await clock.advance(100)
         got = []
-        await_stream = asyncio.create_task(collect(driver.submit([forced(1, 1)]), got))
+        await_stream = asyncio.create_task(collect(submit(driver, [forced(1, 1)]), got))
         await clock.advance(1)
         await await_stream
         assert got == [(0, 0)]
@@ -64,9 +69,9 @@ async def test_an_idle_engine_waits_without_time():
 async def test_choices_of_one_request_share_a_stream():
     """Tokens carry the place of their sequence in the request, whatever its engine id."""
     async with driving() as (driver, clock):
-        driver.submit([forced(1, 1)])
+        submit(driver, [forced(1, 1)])
         got = []
-        reader = asyncio.create_task(collect(driver.submit([forced(1, 1), forced(1, 2)]), got))
+        reader = asyncio.create_task(collect(submit(driver, [forced(1, 1), forced(1, 2)]), got))
         await clock.advance(3)
         await reader
         assert got == [(0, 0), (1, 0), (1, 1)]
@@ -75,7 +80,7 @@ async def test_choices_of_one_request_share_a_stream():
 async def test_close_frees_blocks_and_leaves_others_alone():
     """An abandoned stream's sequences are gone at once and another request gets all its tokens."""
     async with driving() as (driver, clock):
-        abandoned, kept = driver.submit([forced(40, 50), forced(40, 50)]), driver.submit([forced(1, 3)])
+        abandoned, kept = submit(driver, [forced(40, 50), forced(40, 50)]), submit(driver, [forced(1, 3)])
         await clock.advance(1.5)
         abandoned.close()
         assert driver.engine.stats().used_blocks == 1
@@ -90,7 +95,7 @@ async def test_close_frees_blocks_and_leaves_others_alone():
 async def test_close_between_steps_shows_at_once():
     """A request that leaves before the engine takes it is neither run nor waiting."""
     async with driving() as (driver, clock):
-        driver.submit([forced(40, 50)]).close()
+        submit(driver, [forced(40, 50)]).close()
         assert not driver.engine.has_work
         await clock.advance(5)
         assert driver.stats.generation_tokens == 0
@@ -99,7 +104,7 @@ async def test_close_between_steps_shows_at_once():
 async def test_close_after_the_end_changes_nothing():
     """Closing a finished stream aborts nobody."""
     async with driving() as (driver, clock):
-        stream = driver.submit([forced(4, 1)])
+        stream = submit(driver, [forced(4, 1)])
         await clock.advance(1)
         stream.close()
         assert driver.stats.finished_length == 1
@@ -108,11 +113,11 @@ async def test_close_after_the_end_changes_nothing():
 async def test_the_bound_refuses_all_or_nothing():
     """A request that would exceed the bound leaves no sequence behind; one that fits exactly is taken."""
     async with driving(max_num_queued_reqs=3) as (driver, _):
-        driver.submit([forced(1, 5)])
+        submit(driver, [forced(1, 5)])
         with pytest.raises(EngineBusyError):
-            driver.submit([forced(1, 5)] * 3)
+            submit(driver, [forced(1, 5)] * 3)
         assert driver.engine.unfinished == 1
-        driver.submit([forced(1, 5)] * 2)
+        submit(driver, [forced(1, 5)] * 2)
         assert driver.engine.unfinished == 3
 
 

@@ -30,6 +30,8 @@ def vllm_model() -> Path:
     return directory
 
 
+# Without hardware for it bfloat16 takes twice the time, and nothing here depends on the precision.
+QUICK = ("--dtype", "float32")
 # Tools that a model may call as it likes, and the routes that take and give token ids.
 ALL_ROUTES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out")
 
@@ -39,7 +41,12 @@ def vllm_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     """128 blocks of 32 tokens, so that a few long requests fill the cache, on its own core; token ids may be sent."""
     log_path = tmp_path_factory.mktemp("vllm") / "server.log"
     with VllmServer(
-        vllm_model, num_blocks=128, block_size=32, extra_args=ALL_ROUTES, engine_cpus=last_cpu(), log_path=log_path
+        vllm_model,
+        num_blocks=128,
+        block_size=32,
+        extra_args=(*QUICK, *ALL_ROUTES),
+        engine_cpus=last_cpu(),
+        log_path=log_path,
     ) as server:
         yield server
 
@@ -48,7 +55,7 @@ def vllm_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def pooling_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """The same model, asked for vectors instead of texts."""
     log_path = tmp_path_factory.mktemp("vllm") / "pooling.log"
-    pooling = ("--runner", "pooling", "--convert", "embed")
+    pooling = (*QUICK, "--runner", "pooling", "--convert", "embed")
     with VllmServer(
         vllm_model, num_blocks=128, block_size=32, extra_args=pooling, engine_cpus=last_cpu(), log_path=log_path
     ) as server:

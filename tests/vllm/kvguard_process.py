@@ -36,11 +36,14 @@ class KvguardProcess:
 
 
 @contextlib.contextmanager
-def kvguard_process(backend_url: str, log_path: Path) -> Iterator[KvguardProcess]:
-    """kvguard in front of a backend, ready when this yields. It gets no settings but the address and its ports."""
+def kvguard_process(backend_url: str, log_path: Path, *, config: Path | None = None) -> Iterator[KvguardProcess]:
+    """kvguard in front of a backend, ready when this yields. It gets no settings but the address, its ports and those
+    of the file.
+    """
     running = KvguardProcess(free_port(), free_port(), log_path)
     command = [sys.executable, "-m", "kvguard", "serve", "--backend", backend_url, "--host", "127.0.0.1"]
     command += ["--port", str(running.port), "--admin-port", str(running.admin_port)]
+    command += [] if config is None else ["--config", str(config)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KVGUARD_")}
     environment["PYTHONPATH"] = str(ROOT)
     with log_path.open("wb") as log:

@@ -1,0 +1,142 @@
+"""What is set of one backend: where it is, what speaks there, and the flags its engine was started with."""
+
+import enum
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from kvguard.engines.kind import EngineKind
+from kvguard.engines.tgi_blocks import parse_version
+from kvguard.estimate.sizes import parse_size
+from kvguard.section import PositiveInt, Section
+
+TgiAttention = Literal["flashinfer", "flashdecoding", "paged", "flashdecoding-ipex"]
+TGI_PREFIX: Final = "tgi+"
+SIMULATED_VLLM, SIMULATED_TGI = SIMULATED = ("sim://", "sim+tgi://")
+
+
+class ModeChoice(enum.Enum):
+    """Whether decisions are carried out, or only reported."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+
+
+class EngineFlags(Section):
+    """Flags the engine was started with, under its own names. They matter only where they differ from its defaults."""
+
+    max_num_batched_tokens: PositiveInt = 8192
+    """Tokens one step may compute; sets how much sliding windows hold while a prompt is computed."""
+    max_num_seqs: PositiveInt | None = None
+    """Sequences that may run at once; with it kvguard can tell which thresholds are out of reach."""
+    enable_prefix_caching: bool = True
+    """With it a recurrent layer holds a second state while a prompt takes several steps."""
+    disable_hybrid_kv_cache_manager: bool = False
+    """With it sliding layers beside full ones keep every token."""
+    num_speculative_tokens: Annotated[int, Field(ge=0)] = 0
+    """Slots kept ahead of every sequence by EAGLE, MTP and draft models; n-gram speculation has none."""
+    tensor_parallel_size: PositiveInt = 1
+    """GPUs that share each layer; bytes are those of one."""
+    pipeline_parallel_size: PositiveInt = 1
+    """Stages the layers are spread over; bytes are those of the fullest."""
+    decode_context_parallel_size: PositiveInt = 1
+    """GPUs that share the tokens of a sequence; a block spans that many times its size."""
+    kv_cache_dtype: str = "auto"
+    """Format of the cache; auto is the checkpoint's."""
+    mamba_ssm_cache_dtype: str = "auto"
+    """Format of recurrent state; auto is the checkpoint's."""
+
+
+class TgiFlags(Section):
+    """Flags TGI was started with, under its own names, and what it runs on. Its API tells none of them since 2.3."""
+
+    max_batch_total_tokens: PositiveInt | None = None
+    """Size of the KV cache in tokens, as TGI logs it at start; default what `/info` says (up to 2.2), else what
+    `geometry` and `gpu_memory` make of it, else the longest request it takes, which is a lower bound."""
+    attention: TgiAttention | None = None
+    """`ATTENTION`; sets the tokens of a block. Default `flashinfer` since 2.3, `paged` before."""
+    speculate: Annotated[int, Field(ge=0)] = 0
+    """Tokens of speculation, reserved with every request."""
+    prefix_caching: bool = True
+    """`PREFIX_CACHING`; matters to windows before 3.2.1."""
+    sliding_window: PositiveInt | None = None
+    """Window of the model; TGI reserves less for it before 3.2.1."""
+    num_shard: PositiveInt = 1
+    """GPUs that share the model; bytes are those of one."""
+    version: str | None = None
+    """Release, where `/info` has it wrong, such as `3.3.7`."""
+    gpu_memory: str | None = None
+    """Memory of one GPU, such as `24GiB`; with `geometry` it gives an estimate of the KV cache."""
+    overhead: str = "0"
+    """What activations and CUDA graphs take of it on each GPU."""
+    weights: str = "auto"
+    """Bytes of the whole model's weights; `auto` works them out from `geometry`."""
+
+    @field_validator("version")
+    @classmethod
+    def _release(cls, value: str | None) -> str | None:
+        if value is not None and parse_version(value) is None:
+            raise ValueError("must be three numbers, such as 3.3.7")
+        return value
+
+    @field_validator("gpu_memory", "overhead", "weights")
+    @classmethod
+    def _size(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not (info.field_name == "weights" and value == "auto"):
+            parse_size(value)
+        return value
+
+
+class BackendSettings(Section):
+    """One model server."""
+
+    url: str
+    """`http(s)://host:port` of vLLM, `tgi+http(s)://host:port` of TGI, or an embedded engine: `sim://` speaks vLLM,
+    `sim+tgi://` TGI."""
+    name: str | None = None
+    """Label of this backend in metrics and logs; default host:port."""
+    capacity_blocks: PositiveInt | None = None
+    """Usable KV blocks, overriding what the engine publishes."""
+    block_size: PositiveInt | None = None
+    """Tokens per KV block, overriding what the engine publishes."""
+    context_tokens: PositiveInt | None = None
+    """Longest prompt plus output of the model; default what `/v1/models` says."""
+    kv_usage_metric: str | None = None
+    """Name of the KV usage gauge where it is not one of vLLM's."""
+    geometry: str | None = None
+    """The model: its Hugging Face `config.json`, a directory with one, or a preset of `kvguard estimate --list`. Gives
+    blocks by layer, and bytes; models that mix kinds of layers need it."""
+    mode: ModeChoice | None = None
+    """`enforce` or `shadow` for this backend; default as `mode`."""
+    engine: EngineFlags = EngineFlags()
+    tgi: TgiFlags = TgiFlags()
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if value.startswith(SIMULATED):
+            return value
+        parts = urlsplit(value.removeprefix(TGI_PREFIX))
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be http(s)://host:port, tgi+http(s)://host:port, sim:// or sim+tgi://")
+        if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
+            raise ValueError("must end after host:port; kvguard adds the path")
+        if parts.port == 0:
+            raise ValueError("port must be 1 to 65535")
+        return value.rstrip("/")
+
+    @property
+    def label(self) -> str:
+        """Name in metrics and logs."""
+        return self.name or urlsplit(self.url).netloc or "sim"
+
+    @property
+    def kind(self) -> EngineKind:
+        """What speaks there."""
+        return EngineKind.TGI if self.url.startswith((TGI_PREFIX, SIMULATED_TGI)) else EngineKind.VLLM
+
+    @property
+    def base_url(self) -> str:
+        """Where it is, for a client."""
+        return self.url.removeprefix(TGI_PREFIX)
