@@ -9,6 +9,7 @@ from kvguard.admission.release import Release
 from kvguard.errors import UpstreamBroken
 from kvguard.protocols.tgi_routes import TGI
 from kvguard.proxy.explain import Explainer
+from kvguard.proxy.pipeline import PipelinePolicy
 from tests.kit.explaining import backend_at, explainer_of
 from tests.kit.recordings import recorded, recorded_json
 from tests.kit.scripted import EVENTS, JSON, Answer, Front
@@ -243,7 +244,22 @@ async def test_a_hidden_failure_teaches_nothing() -> None:
     assert front.backend.ledger.live == 0
 
 
+async def test_a_failure_that_nobody_waits_for() -> None:
+    """Where it is switched off the client gets TGI's status and its event."""
+    front = Front(TGI, backend_at("b", 0.0), policy=PipelinePolicy(first_event_seconds=0.0))
+    front.answer = Answer(recorded("sse_generate_stream_v3_overloaded.txt"), None)
+    client = await front.ask("/generate_stream", {"inputs": "x"})
+    assert (client.status, client.body) == (200, recorded("sse_generate_stream_v3_overloaded.txt"))
+    assert sample(front.registry, "kvguard_exchanges_total", route="/generate_stream", end="upstream_error") == 1
+
+
 # Explaining
+
+
+async def explained(front: Front, body: dict) -> dict:
+    _, controller = explainer_of(front.backend)
+    explainer = Explainer(controller, front.counter, TGI.generating, front.clock, front.app.policy)
+    return await explainer.explain(json.dumps(body).encode(), [])
 
 
 @pytest.mark.parametrize(
@@ -252,7 +268,12 @@ async def test_a_hidden_failure_teaches_nothing() -> None:
 )
 async def test_the_route_of_a_body(body: dict, route: str) -> None:
     """Told by its fields, of those there are."""
-    front = front_at(0.0)
-    _, controller = explainer_of(front.backend)
-    explainer = Explainer(controller, front.counter, TGI.generating, front.clock, front.app.policy)
-    assert (await explainer.explain(json.dumps(body).encode(), []))["route"] == route
+    assert (await explained(front_at(0.0), body))["route"] == route
+
+
+async def test_the_changes_of_a_release() -> None:
+    """A cap is named by the name that release knows."""
+    front = front_at(0.75)
+    front.backend.release = Release(ignored_caps=frozenset({"max_completion_tokens"}))
+    (change,) = (await explained(front, {**BODIES[CHAT], "max_completion_tokens": 1000}))["changes"]
+    assert change.startswith("max_tokens=unset->")
