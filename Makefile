@@ -18,7 +18,7 @@ test: $(VENV)/.dev
 
 # The pure packages by the tests of their own, which are enough to reach every branch of them.
 coverage: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= $(addprefix tests/,admission engines modelspec protocols)
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= $(addprefix tests/,admission engines modelspec protocols test_backends.py)
 	$(BIN)/coverage report --include='$(PURE)' --skip-covered --fail-under=100
 
 lint: $(VENV)/.dev
