@@ -21,7 +21,7 @@ from kvguard.simulator.app import ClientLeftError, until_disconnect
 from kvguard.simulator.driver import GenerationFailed, RequestStream
 from kvguard.simulator.engine import SimToken
 from kvguard.simulator.tgi_answers import ChatShape, Choice, CompletionShape, Head, NativeShape, Shape, frame
-from kvguard.simulator.tgi_config import TgiSimConfig
+from kvguard.simulator.tgi_config import TgiSimConfig, Version
 from kvguard.simulator.tgi_exposition import Timing
 from kvguard.simulator.tgi_reads import reading_routes
 from kvguard.simulator.tgi_server import TgiTwin, read_body, refusal
@@ -75,12 +75,10 @@ def _native(raw: bytes, server: TgiTwin, *, stream: bool | None) -> Asked:
 
 
 def _chat(raw: bytes, server: TgiTwin) -> Asked:
-    server.meters.count("request_count")  # counted here and once more by the generation
     return _openai(ChatShape, chat_call(raw, server.config), server)
 
 
 def _completion(raw: bytes, server: TgiTwin) -> Asked:
-    server.meters.count("request_count")
     return _openai(CompletionShape, completion_call(raw, server.config), server)
 
 
@@ -105,10 +103,12 @@ READERS: Final[dict[str, Read]] = {
     "/v1/completions": _completion,
     "/invocations": _invocations,
 }
+SINCE: Final[dict[str, Version]] = {"/v1/chat/completions": (1, 4, 0), "/v1/completions": (1, 4, 4)}
 
 
 def _generating(server: TgiTwin) -> list[BaseRoute]:
-    routes = [Route(path, Generation(server, path, read), methods=["POST"]) for path, read in READERS.items()]
+    served = {path: read for path, read in READERS.items() if server.config.release >= SINCE.get(path, (0, 0, 0))}
+    routes = [Route(path, Generation(server, path, read), methods=["POST"]) for path, read in served.items()]
     return [*routes, Route("/vertex", Vertex(server), methods=["POST"])]
 
 
@@ -145,6 +145,8 @@ class Generation:
 
     async def _refuse(self, error: TgiError, scope: Scope, receive: Receive, send: Send, *, stream: bool) -> None:
         if error.kind is not None:
+            generates = error.kind == "validation"  # else the route refuses before it asks for a generation
+            self._server.meters.count("request_count", 2 if generates and self._path.startswith("/v1/") else 1)
             self._server.meters.count("request_failure", err="validation")
         if not stream or self._path == "/generate":
             await refusal(error)(scope, receive, send)
@@ -184,16 +186,19 @@ class Vertex:
                 self._server.give_back(call, stream)
 
     async def _answer(self, taken: list[tuple[TgiCall, RequestStream]], send: Send) -> None:
-        texts = []
+        texts, began = [], self._server.clock.now()
         for call, stream in taken:
             choices = _choices(call)
+            first: float | None = None
             try:
                 async for choice, token in stream.tokens():
+                    first = self._server.clock.now() if first is None else first
                     choices[choice].add(token)
             except GenerationFailed:
                 error = TgiError(out_of_memory().message, "generation", 500)
                 await _send_body(send, error.status, error.body, [])
                 return
+            _count_finished(self._server, choices, began, first)
             texts.append(choices[0].text)
         await _send_body(send, 200, msgspec.json.encode({"predictions": texts}), [])
 
@@ -218,7 +223,6 @@ async def _send_stream(stream: RequestStream, asked: Asked, server: TgiTwin, sen
             await _send_part(send, frame(asked.shape.event(choice, token, choices), release))
     except GenerationFailed:
         ends = asked.shape.failure(out_of_memory())
-        server.meters.count("request_failure", err="generation")
     else:
         ends = asked.shape.closing(choices)
         _count_finished(server, choices, began, first)
@@ -261,11 +265,10 @@ async def _send_whole(stream: RequestStream, asked: Asked, server: TgiTwin, send
             choices[choice].add(token)
     except GenerationFailed:
         error = out_of_memory()
-        server.meters.count("request_failure", err="generation")
         await _send_body(send, error.status, error.body, [])
         return
     _count_finished(server, choices, began, first)
-    headers = _whole_headers(choices, began, first or began, server.clock.now())
+    headers = _whole_headers(asked, choices, (began, began if first is None else first, server.clock.now()))
     await _send_body(send, 200, msgspec.json.encode(asked.shape.whole(choices)), headers)
 
 
@@ -299,15 +302,16 @@ def _stream_headers(call: TgiCall) -> Pairs:
     ]
 
 
-def _whole_headers(choices: list[Choice], began: float, first: float, ended: float) -> Pairs:
-    """Of several generations of one prompt the first counts, of several prompts all."""
-    prompts = {choice.prompt_tokens for choice in choices}
-    counted = choices[:1] if len(prompts) == 1 else choices
+def _whole_headers(asked: Asked, choices: list[Choice], times: tuple[float, float, float]) -> Pairs:
+    """Of several generations of one prompt the first counts, of several prompts all; the time of those is not told."""
+    began, first, ended = times
+    completion = isinstance(asked.shape, CompletionShape)
+    counted = choices if completion else choices[:1]
     generated, prompt = sum(len(one.tokens) for one in counted), sum(one.prompt_tokens for one in counted)
     total, queued, inference = (round(1000 * seconds) for seconds in (ended - began, first - began, ended - first))
     numbers = {
-        "x-compute-time": ended - began,
-        "x-compute-characters": prompt,
+        **({} if completion else {"x-compute-time": ended - began}),
+        "x-compute-characters": len(asked.call.inputs),
         "x-total-time": total,
         "x-validation-time": 0,
         "x-queue-time": queued,
