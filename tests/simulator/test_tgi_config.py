@@ -40,7 +40,8 @@ def test_the_largest_context_a_pool_holds_is_accepted():
 
 
 @pytest.mark.parametrize(
-    ("version", "release"), [("3.3.6-dev0", (3, 3, 6)), ("2.0.4", (2, 0, 4)), ("1.4.5", (1, 4, 5)), ("3.10.0", (3, 10, 0))]
+    ("version", "release"),
+    [("3.3.6-dev0", (3, 3, 6)), ("2.0.4", (2, 0, 4)), ("1.4.5", (1, 4, 5)), ("3.10.0", (3, 10, 0))],
 )
 def test_a_version_is_three_numbers(version, release):
     """What follows them says nothing."""

@@ -120,7 +120,10 @@ def test_a_failed_step():
     meters = TgiMeters()
     meters.failed_step(PREFILL)
     page = values(render(CONFIG, meters, TgiStats(), begun=False))
-    assert page == {("tgi_batch_inference_count_total", "prefill"): 1, ("tgi_batch_inference_failure_total", "prefill"): 1}
+    assert page == {
+        ("tgi_batch_inference_count_total", "prefill"): 1,
+        ("tgi_batch_inference_failure_total", "prefill"): 1,
+    }
 
 
 def test_nothing_counted_is_no_series():

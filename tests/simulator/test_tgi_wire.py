@@ -80,7 +80,10 @@ def words_of(body, where):
 
 @pytest.mark.parametrize(
     ("where", "body"),
-    [("body is not JSON (text starts so)", b'{"inputs"'), ("JSON of the wrong shape (text starts so)", b'{"inputs":1}')],
+    [
+        ("body is not JSON (text starts so)", b'{"inputs"'),
+        ("JSON of the wrong shape (text starts so)", b'{"inputs":1}'),
+    ],
 )
 def test_bodies_that_are_none(where, body):
     """Its framework answers in plain text."""
