@@ -31,6 +31,7 @@ from kvguard.simulator.tgi_wire import (
     chat_call,
     completion_call,
     invocations_call,
+    invocations_kind,
     native_call,
     out_of_memory,
     parsed,
@@ -123,11 +124,15 @@ class Generation:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             raw = await read_body(Headers(scope=scope), receive)
-            asked = self._read(raw, self._server)
         except TgiError as error:
-            await self._refuse(error, scope, receive, send, stream=error.kind == "validation" and self._streams(raw))
+            await refusal(error)(scope, receive, send)
             return
         except ClientLeftError:
+            return
+        try:
+            asked = self._read(raw, self._server)
+        except TgiError as error:
+            await self._refuse(error, raw, scope, receive, send)
             return
         try:
             stream = self._server.take(asked.call)
@@ -140,23 +145,29 @@ class Generation:
         finally:
             self._server.give_back(asked.call, stream)
 
-    def _streams(self, raw: bytes) -> bool:
-        return self._path == "/generate_stream" or bool(parsed(raw, _Stream).stream)
-
-    async def _refuse(self, error: TgiError, scope: Scope, receive: Receive, send: Send, *, stream: bool) -> None:
+    async def _refuse(self, error: TgiError, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        generates = error.kind == "validation"  # else the route refuses before it asks for a generation
+        openai = generates and self._speaks_openai(raw)
         if error.kind is not None:
-            generates = error.kind == "validation"  # else the route refuses before it asks for a generation
-            self._server.meters.count("request_count", 2 if generates and self._path.startswith("/v1/") else 1)
+            self._server.meters.count("request_count", 2 if openai else 1)
             self._server.meters.count("request_failure", err="validation")
-        if not stream or self._path == "/generate":
+        if not (generates and self._streams(raw)):
             await refusal(error)(scope, receive, send)
             return
-        call = TgiCall(requests=(), stream=True)
-        release = self._server.config.release
-        openai = self._path.startswith("/v1/")
-        head = Head(created=0, model="tgi", version=self._server.config.version)
-        shape: Shape = ChatShape(call, head, release) if openai else NativeShape(call, release)
+        call, config = TgiCall(requests=(), stream=True), self._server.config
+        head = Head(created=0, model="tgi", version=config.version)
+        shape: Shape = ChatShape(call, head, config.release) if openai else NativeShape(call, config.release)
         await _send_failure(Asked(call, shape), error, self._server, send)
+
+    def _speaks_openai(self, raw: bytes) -> bool:
+        if self._path == "/invocations":
+            return invocations_kind(raw, self._server.config) != "native"
+        return self._path.startswith("/v1/")
+
+    def _streams(self, raw: bytes) -> bool:
+        if self._path in ("/generate", "/generate_stream"):
+            return self._path == "/generate_stream"
+        return parsed(raw, _Stream).stream
 
 
 class _Stream(msgspec.Struct):

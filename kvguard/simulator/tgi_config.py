@@ -12,9 +12,10 @@ Version = tuple[int, int, int]
 class TgiSimConfig:
     """Everything a server is built from; by default the last release, with flashinfer's blocks of one token.
 
-    `max_batch_total_tokens` is the size of its cache; 0 for `max_input_tokens` is one less than `max_total_tokens`. A
-    server that could not hold one full context would wait for ever with it, so there is none. A prefill of more than `prefill_limit_tokens` is one its GPU has
-    no memory for, whatever the flags allow (0: none is): the shard dies, and the next is up `restart_seconds` later.
+    `max_batch_total_tokens` is the size of its cache; 0 for `max_input_tokens` is one less than `max_total_tokens`.
+    TGI would wait for ever with a full context its cache does not hold; this server does not start with one. A prefill
+    of more than `prefill_limit_tokens` is one its GPU has no memory for, whatever the flags allow (0: none is): the
+    shard dies, and the next is up `restart_seconds` later. Until then requests wait.
     """
 
     model: str = "sim-tgi"

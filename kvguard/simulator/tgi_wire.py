@@ -5,7 +5,7 @@ own, and fields nobody knows are ignored.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeVar
 
@@ -290,13 +290,24 @@ def _instance(instance: dict[str, object], config: TgiSimConfig) -> TgiCall:
 
 
 def invocations_call(raw: bytes, config: TgiSimConfig) -> tuple[str, TgiCall]:
-    """`/invocations`: the kind of call the body is, and the call. Up to 2.3 it is always a native one."""
-    names: Sequence[str] = tuple(parsed(raw, _Shape).__struct_fields__)
+    """`/invocations`: the kind of call the body is, and the call."""
+    kind = invocations_kind(raw, config)
+    return kind, _BY_KIND[kind](raw, config)
+
+
+def invocations_kind(raw: bytes, config: TgiSimConfig) -> str:
+    """What its fields make of the body; up to 2.3 it is always a native call."""
     shape = parsed(raw, _Shape)
-    present = [name for name in names if getattr(shape, name) is not msgspec.UNSET]
-    if config.release < (2, 4, 0) or "inputs" in present:
-        return "native", native_call(raw, config)
-    return ("chat", chat_call(raw, config)) if "messages" in present else ("completion", completion_call(raw, config))
+    if config.release < (2, 4, 0) or shape.inputs is not msgspec.UNSET:
+        return "native"
+    return "completion" if shape.messages is msgspec.UNSET else "chat"
+
+
+_BY_KIND: Final[Mapping[str, Callable[[bytes, TgiSimConfig], TgiCall]]] = {
+    "native": native_call,
+    "chat": chat_call,
+    "completion": completion_call,
+}
 
 
 class _Shape(msgspec.Struct):

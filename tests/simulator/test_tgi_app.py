@@ -12,6 +12,7 @@ from tests.kit.recordings import recorded, recorded_json
 
 from .recorded_shapes import frames_of
 from .serving import FAST, events, samples, serving
+from .test_app_disconnect import call
 
 pytestmark = pytest.mark.anyio
 
@@ -96,11 +97,12 @@ async def test_openai_streams_end_with_a_mark(path, body, end):
     assert len(chunks) == 2
 
 
-async def test_the_root():
-    """Whole it is a list, with the prompt in the text; streamed it is a native stream."""
+@pytest.mark.parametrize("path", ["/", "/invocations"])
+async def test_the_body_says_whether_to_stream(path):
+    """A whole native answer is a list here, with the prompt in the text; a streamed one is as everywhere."""
     async with twin() as client:
-        whole = (await client.post("/", json=native(2))).json()
-        stream = events((await client.post("/", json={**native(2), "stream": True})).text)
+        whole = (await client.post(path, json=native(2))).json()
+        stream = events((await client.post(path, json={**native(2), "stream": True})).text)
     assert whole[0]["generated_text"].startswith("a b")
     assert [event["index"] for event in stream] == [1, 2]
 
@@ -182,6 +184,8 @@ async def test_copies_need_a_permit_each():
         ("/generate_stream", native(0), 1),
         ("/", {**native(0), "stream": True}, 1),
         ("/v1/chat/completions", {**CHAT, "max_tokens": 0, "stream": True}, 2),
+        ("/invocations", {**CHAT, "max_tokens": 0, "stream": True}, 2),
+        ("/invocations", {**native(0), "stream": True}, 1),
     ],
 )
 async def test_a_stream_that_does_not_validate(path, body, frames):
@@ -226,36 +230,15 @@ async def test_a_client_that_leaves(path):
 async def test_a_queued_stream_is_kept_alive():
     """A comment every 15 s until the first token, as recorded."""
     clock = ManualClock()
-    settings = {"step_base_seconds": 40.0, "step_seconds_per_sequence": 0.0, "prefill_seconds_per_token": 0.0}
-    async with twin(clock, **settings) as client:
-        # The first step takes 40 s, the others none that counts: two comments, then four tokens of which nobody waits.
-        reader, writer = await opened(client, native(1), "/generate_stream")
-        await reader.readuntil(b"\r\n\r\n")
-        got = b""
+    async with twin(clock, **{**STEP, "step_base_seconds": 40.0}) as client:
+        answer = asyncio.create_task(client.post("/generate_stream", json=native(1)))
         for _ in range(400):
-            await clock.advance(0.5)
-            if b'"index"' in (got := got + await _available(reader)):
+            if answer.done():
                 break
-        writer.close()
-    frames = [frame for frame in _chunks(got).split(b"\n\n") if frame]
-    assert frames[:2] == [b":", b":"] == recorded("sse_generate_stream_v3_queued_keepalive.txt").split(b"\n\n")[:2]
-    assert [frame.startswith(b'data: {"index":1,') for frame in frames[2:]] == [True]
-
-
-async def _available(reader):
-    """What has arrived by now."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-    return bytes(reader._buffer) and await reader.read(65_536)
-
-
-def _chunks(raw):
-    """The body within chunked transfer coding."""
-    body = b""
-    while raw and (size := int(raw.partition(b"\r\n")[0], 16)):
-        start = raw.index(b"\r\n") + 2
-        body, raw = body + raw[start : start + size], raw[start + size + 2 :]
-    return body
+            await clock.advance(0.5)
+        assert answer.done()
+        comments = recorded("sse_generate_stream_v3_queued_keepalive.txt").partition(b"data")[0]
+        assert (await answer).content.startswith(comments + b'data: {"index":1,')
 
 
 async def test_a_prefill_beyond_the_memory():
@@ -310,3 +293,14 @@ async def test_an_old_release_writes_without_a_space():
     async with twin(version="2.0.4") as client:
         answer = await client.post("/generate_stream", json=native(4, details=True))
     assert frames_of(answer.content) == frames_of(recorded("sse_generate_stream_v1.4-v2.0.txt"))
+
+
+@pytest.mark.parametrize(("path", "sent"), [("/generate", 0), ("/vertex", 0), ("/tokenize", 2)])
+async def test_a_disconnect_within_the_body_ends_quietly(path, sent):
+    """A client that left while it was still sending raises nothing, gets no 200 and queues nothing."""
+    app = create_tgi_app(TgiSimConfig(), ManualClock())
+    part = {"type": "http.request", "body": b"{", "more_body": True}
+    messages = await call(app, [part, {"type": "http.disconnect"}], path)
+    assert len(messages) == sent
+    assert all(message.get("status", 400) == 400 for message in messages)
+    assert not app.state.driver.engine.has_work
