@@ -3,11 +3,12 @@ PYTHON ?= python3
 BACKEND ?= sim://
 VENV := .venv
 CLIENTS_VENV := $(or $(KVGUARD_CLIENTS_VENV),.venv-clients)
+LEGACY_CLIENTS_VENV := $(or $(KVGUARD_LEGACY_CLIENTS_VENV),.venv-legacy-clients)
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm bench-tokenize bench-decision bench-simulated bench-overload clean
+.PHONY: run test coverage lint format docs test-vllm bench-tokenize bench-decision bench-simulated bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -17,7 +18,7 @@ test: $(VENV)/.dev
 
 # The pure packages by the tests of their own, which are enough to reach every branch of them.
 coverage: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= $(addprefix tests/,admission engines modelspec protocols)
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report= $(addprefix tests/,admission engines modelspec protocols test_backends.py)
 	$(BIN)/coverage report --include='$(PURE)' --skip-covered --fail-under=100
 
 lint: $(VENV)/.dev
@@ -34,8 +35,8 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 
 # The real engine and real clients, in environments of their own: see tests/vllm/. Clients bring pytest plugins along and
-# hold back versions of what kvguard uses.
-test-vllm: $(VENV)/.dev $(CLIENTS_VENV)/.installed
+# hold back versions of what kvguard uses; TGI's own holds back those of the others.
+test-vllm: $(VENV)/.dev $(CLIENTS_VENV)/.installed $(LEGACY_CLIENTS_VENV)/.installed
 	tests/vllm/install.sh
 	$(BIN)/pytest tests/vllm -m vllm -v
 
@@ -43,6 +44,12 @@ $(CLIENTS_VENV)/.installed: pyproject.toml
 	test -x $(CLIENTS_VENV)/bin/pip || $(PYTHON) -m venv $(CLIENTS_VENV)
 	$(CLIENTS_VENV)/bin/pip --quiet --disable-pip-version-check install --upgrade 'pip>=25.1'
 	$(CLIENTS_VENV)/bin/pip --quiet --disable-pip-version-check install --no-compile --group clients
+	touch $@
+
+$(LEGACY_CLIENTS_VENV)/.installed: pyproject.toml
+	test -x $(LEGACY_CLIENTS_VENV)/bin/pip || $(PYTHON) -m venv $(LEGACY_CLIENTS_VENV)
+	$(LEGACY_CLIENTS_VENV)/bin/pip --quiet --disable-pip-version-check install --upgrade 'pip>=25.1'
+	$(LEGACY_CLIENTS_VENV)/bin/pip --quiet --disable-pip-version-check install --no-compile --group legacy-clients
 	touch $@
 
 bench-tokenize: $(VENV)/.dev
@@ -55,6 +62,9 @@ bench-decision: $(VENV)/.dev
 bench-simulated: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python -m bench.simulated.run $(ARGS)
+
+bench-tgi: $(VENV)/.dev
+	$(BIN)/python -m bench.tgi.run $(ARGS)
 
 bench-overload: $(VENV)/.dev
 	tests/vllm/install.sh

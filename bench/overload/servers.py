@@ -19,8 +19,8 @@ RESULTS = ROOT / "bench" / "results"
 POLL_SECONDS = 0.2
 _RUNNING, _WAITING, _USAGE = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
 _PLUGIN = ("--logits-processors", "forced_length:ForcedLength")
-# The cache and its schedule are what is measured. Without a GPU four layers in bfloat16 take four times as long, and then
-# a slice of seconds holds too few answers to tell arms apart.
+# The cache and its schedule are what is measured. Without a GPU four layers in bfloat16 take four times as long, and a
+# slice of seconds then holds too few answers to tell arms apart.
 _QUICK_STEPS = ("--dtype", "float32", "--hf-overrides", '{"num_hidden_layers": 1}')
 
 

@@ -1,7 +1,7 @@
-"""TGI under overload in simulated time, bare and behind kvguard: `make bench-tgi` writes what came of it to docs/tgi.md.
+"""TGI under overload in simulated time, bare and behind kvguard: `make bench-tgi` writes the outcome to docs/tgi.md.
 
-The server is the twin's engine with the permits of its router; kvguard is its controller under default settings, without
-a proxy around it. Two scenes: chat at half to eight times what the server can finish, and bursts of long prompts on a
+The server is the twin's engine with the permits of its router; kvguard is its controller under default settings, with
+no proxy around it. Two scenes: chat at half to eight times what the server can finish, and bursts of long prompts on a
 GPU with less memory for prefills than its flags allow.
 """
 
@@ -21,6 +21,7 @@ from kvguard.backend_sections import BackendSettings
 from kvguard.backends import build_backend, tgi_server
 from kvguard.engines.tgi import assumed
 from kvguard.policies import governance_of
+from kvguard.pool.backend import TierChange
 from kvguard.proxy.controller import Admission, Controller
 from kvguard.settings import Settings
 from kvguard.simulator.tgi_config import TgiSimConfig
@@ -115,8 +116,8 @@ class Scene:
         controller.governance = governance_of(settings)
         return controller
 
-    def _entered(self, change: object) -> None:
-        self.seen.tiers[change.after] += 1  # type: ignore[attr-defined]
+    def _entered(self, change: TierChange) -> None:
+        self.seen.tiers[change.after] += 1
 
     def play(self, schedule: list[Arrival]) -> Seen:
         """To the end of the schedule; what is still there then is not looked at any more."""
@@ -241,8 +242,19 @@ def able(config: TgiSimConfig) -> float:
     return ended / now
 
 
-OVERLOAD = ("offered load", "arm", "good answers", "shortened", "refused", "429 of TGI", "client time-outs",
-            "first token p50 / p99, s", "longest queue", "most reserved", "TRIM / RESTRICT / REJECT entered")  # fmt: skip
+OVERLOAD = (
+    "offered load",
+    "arm",
+    "good answers",
+    "shortened",
+    "refused",
+    "429 of TGI",
+    "client time-outs",
+    "first token p50 / p99, s",
+    "longest queue",
+    "most reserved",
+    "TRIM / RESTRICT / REJECT entered",
+)
 CRASH = ("arm", "offered", "good answers", "lost in crashes", "crashes", "refused", "client time-outs")
 
 
@@ -287,8 +299,9 @@ def crash(seeds: int) -> str:
         ]
         lines.append(_line([name, *map(str, sums)]))
     text = (
-        f"Bursts of eight prompts of 1,500 to 3,000 tokens, on a server that may prefill {FRAIL.max_batch_prefill_tokens:,}"
-        f" tokens at once by its flags and has memory for {FRAIL.prefill_limit_tokens:,}:"
+        f"Bursts of eight prompts of 1,500 to 3,000 tokens, on a server whose flags let it prefill "
+        f"{FRAIL.max_batch_prefill_tokens:,} tokens at once and whose memory is enough for "
+        f"{FRAIL.prefill_limit_tokens:,}:"
     )
     return f"{text}\n\n" + "\n".join(lines)
 

@@ -225,7 +225,8 @@ class Occupancy:
         if self.telemetry(now) is not TelemetryState.FRESH:
             return Beside()
         foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks
-        if self.policy.count_shared_once:
+        # A gauge of reservations has every prefix as often as it is reserved.
+        if self.policy.count_shared_once and capacity.rule.ahead is None:
             foreign -= self._shared.blocks(self.ledger.freed_blocks)
         queued = self._queued or self.overcommitted
         return Beside(foreign_blocks=foreign, observed=self.observed_ratio(), queued=queued)

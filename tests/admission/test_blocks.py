@@ -224,3 +224,20 @@ def test_few_steps_are_looked_at(rule: BlockRule, most: int) -> None:
     assert 0 < len(steps) <= most
     assert max(done + scheduled for done, scheduled in steps) == 10**20
     assert rule.prefill_blocks(10**20) > 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "blocks", "tokens"),
+    [
+        (BlockRule.plain(16), 10, 160),
+        (BlockRule(groups=BlockRule.plain(16).groups, state_blocks=2), 10, 128),
+        (BlockRule(groups=BlockRule.plain(16).groups, lookahead_tokens=3), 10, 157),
+        (BlockRule(groups=(BlockGroup(block_size=16), BlockGroup(block_size=16, sliding_window=32))), 10, 112),
+        # What slides in every layer never fills anything.
+        (BlockRule(groups=(BlockGroup(block_size=16, sliding_window=32),)), 10, None),
+        (BlockRule.plain(16), 0, 0),
+    ],
+)
+def test_the_longest_sequence_that_fits(rule: BlockRule, blocks: int, tokens: int | None) -> None:
+    """The last token that needs no block more than there are."""
+    assert rule.longest_sequence(blocks) == tokens

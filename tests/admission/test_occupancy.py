@@ -660,6 +660,15 @@ def test_what_the_gauge_shows_of_reservations_is_no_growth() -> None:
     assert ratios_at(built, 1.0).projected == ratios_at(built, 1.0).peak == 0.3
 
 
+def test_a_gauge_of_reservations_shows_no_shared_prefixes() -> None:
+    """However long it stays below the ledger: what the ledger holds is what counts."""
+    built = observed(sample(0.0, ahead=AHEAD))
+    built.ledger.progress(built.ledger.reserve(demand(800, cap=801), now=0.0), 1)
+    for at in range(1, 20):
+        built.observe(sample(0.5, ahead=AHEAD), asked_at=float(at))
+    assert ratios_at(built, 19.0).projected == 1.0
+
+
 # Permits
 
 

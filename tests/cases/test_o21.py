@@ -39,3 +39,45 @@ async def test_a_request_that_does_not_fit_any_more_gets_the_same_answer(dialect
             body = dialect.body(stream=stream, **{dialect.cap: 16})
             assert_refusal(await guard.client.post(dialect.route, json=body), dialect.route)
     assert not stub.hits
+
+
+TGI_INFO = {"version": "2.2.0", "max_total_tokens": 1024, "max_batch_total_tokens": 1601}
+FULL = "tgi_batch_current_max_tokens 1552\ntgi_batch_current_size 4\ntgi_queue_size 0\ntgi_request_success 9\n"
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/generate", {"inputs": "hi"}),
+        ("/generate_stream", {"inputs": "hi"}),
+        ("/", {"inputs": "hi"}),
+        ("/", {"inputs": "hi", "stream": True}),
+        ("/invocations", {"inputs": "hi"}),
+        ("/vertex", {"instances": [{"inputs": "hi"}]}),
+    ],
+)
+async def test_tgis_routes_refuse_in_tgis_words(route: str, body: dict) -> None:
+    """At 0.97 its own routes get the object its clients read, streamed or not."""
+    stub = Stub(info=TGI_INFO, page=FULL)
+    flags = {"tgi": {"attention": "flashinfer"}}
+    async with running_stub(stub), guarding(stub, backend=flags) as guard:
+        answer = await guard.client.post(route, json=body)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-kvguard-reason"] == "saturated"
+    assert answer.json().keys() == {"error", "error_type"}
+    assert answer.json()["error_type"] == "overloaded"
+    assert not stub.hits
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tgis_other_routes_refuse_in_openais(stream: bool) -> None:
+    """On `/v1` the error has OpenAI's shape, in front of TGI too."""
+    stub = Stub(info=TGI_INFO, page=FULL)
+    flags = {"tgi": {"attention": "flashinfer"}}
+    async with running_stub(stub), guarding(stub, backend=flags) as guard:
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": stream}
+        assert_refusal(await guard.client.post("/v1/chat/completions", json=body), "/v1/chat/completions")
+        body = {"prompt": "hi", "stream": stream}
+        assert_refusal(await guard.client.post("/v1/completions", json=body), "/v1/completions")

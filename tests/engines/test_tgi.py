@@ -9,7 +9,7 @@ from kvguard.admission.ahead import Ahead
 from kvguard.admission.release import Release
 from kvguard.engines.exposition import ExpositionError
 from kvguard.engines.reading import ServerFacts
-from kvguard.engines.tgi import TgiServer, parse_info, parse_tgi, release_of, tgi_reading
+from kvguard.engines.tgi import TgiServer, assumed, parse_info, parse_tgi, release_of, tgi_reading
 
 DATA = Path(__file__).parents[1] / "data" / "tgi"
 MISTRAL, LLAMA = "mistralai/Mistral-7B-Instruct-v0.2", "meta-llama/Llama-3.1-8B-Instruct"
@@ -197,3 +197,10 @@ def test_a_lower_bound_rises_to_what_was_seen() -> None:
 def test_releases(version: tuple[int, int, int], default: int | None, ignored: frozenset[str]) -> None:
     """What an absent cap means, and from when on the other name of `max_tokens` is known."""
     assert release_of(version) == Release(default_output_tokens=default, ignored_caps=ignored)
+
+
+def test_what_is_taken_of_a_server_nobody_has_asked() -> None:
+    """The newest release, or the operator's, and a capacity only if somebody knows it."""
+    assert assumed(TgiServer()) == ServerFacts(release=release_of((3, 3, 7)), block_size=1, ahead=PIECES)
+    known = assumed(TgiServer(version=(2, 2, 0), estimated_tokens=500))
+    assert (known.capacity_tokens, known.block_size, known.ahead) == (500, 16, V2)

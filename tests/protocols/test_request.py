@@ -330,3 +330,13 @@ def test_headroom_takes_no_room_from_the_answer(
     assert (demand.output_cap, demand.asked_cap, demand.expected_output) == (cap, cap, expected)
     if cap > 512:
         assert degrade(demand, Tier.TRIM, DegradePolicy())[1].output_cap == 512
+
+
+@pytest.mark.parametrize(
+    ("field", "kept"),
+    [("", {}), (',"add_special_tokens":true', {}), (',"add_special_tokens":false', {"add_special_tokens": b"false"})],
+)
+def test_special_tokens_are_named_where_they_are_switched_off(field: str, kept: dict[str, bytes]) -> None:
+    """What counts them has to be told."""
+    request = openai_completions.parse(f'{{"prompt":"x"{field}}}'.encode())
+    assert {name: bytes(value) for name, value in request.special_tokens_field.items()} == kept

@@ -18,11 +18,18 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "NO_PROXY": "127.0.0.1",
 }
+# Offline this one reaches no address at all, not even one of this machine.
+OWN_ENVIRONMENT = {"inference_client": {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}}
 
 
 def clients_python() -> Path:
     """The interpreter of the environment that `make test-vllm` makes for them."""
     return Path(os.environ.get("KVGUARD_CLIENTS_VENV", ROOT / ".venv-clients")) / "bin" / "python"
+
+
+def legacy_python() -> Path:
+    """The interpreter of the client that needs older versions of what the others bring."""
+    return Path(os.environ.get("KVGUARD_LEGACY_CLIENTS_VENV", ROOT / ".venv-legacy-clients")) / "bin" / "python"
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,8 @@ def command_of(client: str, url: str, *calls: str, model: Path) -> list[str]:
         return [str(clients_python()), "-m", "locust", "-f", str(SCRIPTS / "locustfile.py"), *flags]
     if client == "bench_serve":
         return [str(vllm_python()), str(SCRIPTS / "bench_serve.py"), url, str(model)]
-    return [str(clients_python()), str(SCRIPTS / f"{client}.py"), url, *calls]
+    python = legacy_python() if client == "text_generation_client" else clients_python()
+    return [str(python), str(SCRIPTS / f"{client}.py"), url, *calls]
 
 
 async def run_client(client: str, url: str, *calls: str, model: Path = ROOT) -> Told:
@@ -49,7 +57,7 @@ async def run_client(client: str, url: str, *calls: str, model: Path = ROOT) -> 
         *command_of(client, url, *calls, model=model),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT, **OWN_ENVIRONMENT.get(client, {})},
     )
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
