@@ -21,7 +21,7 @@ from kvguard.simulator.app import ClientLeftError, until_disconnect
 from kvguard.simulator.driver import GenerationFailed, RequestStream
 from kvguard.simulator.engine import SimToken
 from kvguard.simulator.tgi_answers import ChatShape, Choice, CompletionShape, Head, NativeShape, Shape, frame
-from kvguard.simulator.tgi_config import TgiSimConfig
+from kvguard.simulator.tgi_config import TgiSimConfig, Version
 from kvguard.simulator.tgi_exposition import Timing
 from kvguard.simulator.tgi_reads import reading_routes
 from kvguard.simulator.tgi_server import TgiTwin, read_body, refusal
@@ -31,6 +31,7 @@ from kvguard.simulator.tgi_wire import (
     chat_call,
     completion_call,
     invocations_call,
+    invocations_kind,
     native_call,
     out_of_memory,
     parsed,
@@ -75,12 +76,10 @@ def _native(raw: bytes, server: TgiTwin, *, stream: bool | None) -> Asked:
 
 
 def _chat(raw: bytes, server: TgiTwin) -> Asked:
-    server.meters.count("request_count")  # counted here and once more by the generation
     return _openai(ChatShape, chat_call(raw, server.config), server)
 
 
 def _completion(raw: bytes, server: TgiTwin) -> Asked:
-    server.meters.count("request_count")
     return _openai(CompletionShape, completion_call(raw, server.config), server)
 
 
@@ -105,10 +104,12 @@ READERS: Final[dict[str, Read]] = {
     "/v1/completions": _completion,
     "/invocations": _invocations,
 }
+SINCE: Final[dict[str, Version]] = {"/v1/chat/completions": (1, 4, 0), "/v1/completions": (1, 4, 4)}
 
 
 def _generating(server: TgiTwin) -> list[BaseRoute]:
-    routes = [Route(path, Generation(server, path, read), methods=["POST"]) for path, read in READERS.items()]
+    served = {path: read for path, read in READERS.items() if server.config.release >= SINCE.get(path, (0, 0, 0))}
+    routes = [Route(path, Generation(server, path, read), methods=["POST"]) for path, read in served.items()]
     return [*routes, Route("/vertex", Vertex(server), methods=["POST"])]
 
 
@@ -123,11 +124,15 @@ class Generation:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             raw = await read_body(Headers(scope=scope), receive)
-            asked = self._read(raw, self._server)
         except TgiError as error:
-            await self._refuse(error, scope, receive, send, stream=error.kind == "validation" and self._streams(raw))
+            await refusal(error)(scope, receive, send)
             return
         except ClientLeftError:
+            return
+        try:
+            asked = self._read(raw, self._server)
+        except TgiError as error:
+            await self._refuse(error, raw, scope, receive, send)
             return
         try:
             stream = self._server.take(asked.call)
@@ -140,21 +145,29 @@ class Generation:
         finally:
             self._server.give_back(asked.call, stream)
 
-    def _streams(self, raw: bytes) -> bool:
-        return self._path == "/generate_stream" or bool(parsed(raw, _Stream).stream)
-
-    async def _refuse(self, error: TgiError, scope: Scope, receive: Receive, send: Send, *, stream: bool) -> None:
+    async def _refuse(self, error: TgiError, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        generates = error.kind == "validation"  # else the route refuses before it asks for a generation
+        openai = generates and self._speaks_openai(raw)
         if error.kind is not None:
+            self._server.meters.count("request_count", 2 if openai else 1)
             self._server.meters.count("request_failure", err="validation")
-        if not stream or self._path == "/generate":
+        if not (generates and self._streams(raw)):
             await refusal(error)(scope, receive, send)
             return
-        call = TgiCall(requests=(), stream=True)
-        release = self._server.config.release
-        openai = self._path.startswith("/v1/")
-        head = Head(created=0, model="tgi", version=self._server.config.version)
-        shape: Shape = ChatShape(call, head, release) if openai else NativeShape(call, release)
+        call, config = TgiCall(requests=(), stream=True), self._server.config
+        head = Head(created=0, model="tgi", version=config.version)
+        shape: Shape = ChatShape(call, head, config.release) if openai else NativeShape(call, config.release)
         await _send_failure(Asked(call, shape), error, self._server, send)
+
+    def _speaks_openai(self, raw: bytes) -> bool:
+        if self._path == "/invocations":
+            return invocations_kind(raw, self._server.config) != "native"
+        return self._path.startswith("/v1/")
+
+    def _streams(self, raw: bytes) -> bool:
+        if self._path in ("/generate", "/generate_stream"):
+            return self._path == "/generate_stream"
+        return parsed(raw, _Stream).stream
 
 
 class _Stream(msgspec.Struct):
@@ -184,16 +197,19 @@ class Vertex:
                 self._server.give_back(call, stream)
 
     async def _answer(self, taken: list[tuple[TgiCall, RequestStream]], send: Send) -> None:
-        texts = []
+        texts, began = [], self._server.clock.now()
         for call, stream in taken:
             choices = _choices(call)
+            first: float | None = None
             try:
                 async for choice, token in stream.tokens():
+                    first = self._server.clock.now() if first is None else first
                     choices[choice].add(token)
             except GenerationFailed:
                 error = TgiError(out_of_memory().message, "generation", 500)
                 await _send_body(send, error.status, error.body, [])
                 return
+            _count_finished(self._server, choices, began, first)
             texts.append(choices[0].text)
         await _send_body(send, 200, msgspec.json.encode({"predictions": texts}), [])
 
@@ -218,7 +234,6 @@ async def _send_stream(stream: RequestStream, asked: Asked, server: TgiTwin, sen
             await _send_part(send, frame(asked.shape.event(choice, token, choices), release))
     except GenerationFailed:
         ends = asked.shape.failure(out_of_memory())
-        server.meters.count("request_failure", err="generation")
     else:
         ends = asked.shape.closing(choices)
         _count_finished(server, choices, began, first)
@@ -261,11 +276,10 @@ async def _send_whole(stream: RequestStream, asked: Asked, server: TgiTwin, send
             choices[choice].add(token)
     except GenerationFailed:
         error = out_of_memory()
-        server.meters.count("request_failure", err="generation")
         await _send_body(send, error.status, error.body, [])
         return
     _count_finished(server, choices, began, first)
-    headers = _whole_headers(choices, began, first or began, server.clock.now())
+    headers = _whole_headers(asked, choices, (began, began if first is None else first, server.clock.now()))
     await _send_body(send, 200, msgspec.json.encode(asked.shape.whole(choices)), headers)
 
 
@@ -299,15 +313,16 @@ def _stream_headers(call: TgiCall) -> Pairs:
     ]
 
 
-def _whole_headers(choices: list[Choice], began: float, first: float, ended: float) -> Pairs:
-    """Of several generations of one prompt the first counts, of several prompts all."""
-    prompts = {choice.prompt_tokens for choice in choices}
-    counted = choices[:1] if len(prompts) == 1 else choices
+def _whole_headers(asked: Asked, choices: list[Choice], times: tuple[float, float, float]) -> Pairs:
+    """Of several generations of one prompt the first counts, of several prompts all; the time of those is not told."""
+    began, first, ended = times
+    completion = isinstance(asked.shape, CompletionShape)
+    counted = choices if completion else choices[:1]
     generated, prompt = sum(len(one.tokens) for one in counted), sum(one.prompt_tokens for one in counted)
     total, queued, inference = (round(1000 * seconds) for seconds in (ended - began, first - began, ended - first))
     numbers = {
-        "x-compute-time": ended - began,
-        "x-compute-characters": prompt,
+        **({} if completion else {"x-compute-time": ended - began}),
+        "x-compute-characters": len(asked.call.inputs),
         "x-total-time": total,
         "x-validation-time": 0,
         "x-queue-time": queued,

@@ -5,7 +5,7 @@ Rules, as in TGI's router and its block allocator:
   them to its end: nothing grows, nothing is preempted;
   from 3.1.1 on no more than 1024 new tokens are reserved at once, from 3.0.0 on so where no cap was named: when they
   are used up the request goes to the back of the queue with what it has as its prompt, and reserves as much again;
-  before 2.3 prompt and output are rounded up to blocks each;
+  where no cap was named the last piece is what is left of the context;
   the queue is first come, first served: the first that does not fit in blocks or in the prefill budget ends the scan.
 No clock, no I/O, no asyncio: a step says how long it takes and the caller lets that time pass.
 """
@@ -15,7 +15,7 @@ import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from kvguard.simulator.blocks import BlockPool, blocks_for
+from kvguard.simulator.blocks import BlockPool
 from kvguard.simulator.engine import MEAN_OUTPUT_TOKENS, OUTPUT_SIGMA, FinishReason, SimToken, StepResult
 from kvguard.simulator.tgi_config import TgiSimConfig
 
@@ -157,7 +157,7 @@ class TgiEngine:
         return max(1, round(self._random.lognormvariate(location, OUTPUT_SIGMA)))
 
     def _enqueue(self, entry: _Entry) -> None:
-        entry.piece_left = self._piece(entry.request)
+        entry.piece_left = self._piece(entry.prompt_tokens, entry.request)
         self._input_lengths[entry.prompt_tokens] += 1
         self._max_new_tokens[entry.piece_left] += 1
         self._queue.append(entry)
@@ -166,15 +166,15 @@ class TgiEngine:
         release = self._config.release
         return release >= (3, 1, 1) or (release >= (3, 0, 0) and not request.named)
 
-    def _piece(self, request: TgiRequest) -> int:
-        """New tokens reserved at once."""
-        return min(request.max_new_tokens, PIECE_TOKENS) if self._in_pieces(request) else request.max_new_tokens
+    def _piece(self, prompt_tokens: int, request: TgiRequest) -> int:
+        """New tokens reserved at once after this prompt."""
+        if not self._in_pieces(request):
+            return request.max_new_tokens
+        cap = request.max_new_tokens if request.named else self._config.max_total_tokens - prompt_tokens
+        return min(cap, PIECE_TOKENS)
 
     def _blocks(self, prompt_tokens: int, request: TgiRequest) -> int:
-        new, size, speculated = self._piece(request), self._config.block_size, self._config.speculate
-        if self._config.release < (2, 3, 0):
-            return blocks_for(prompt_tokens, size) + blocks_for(new, size) + blocks_for(speculated, size)
-        return blocks_for(prompt_tokens + new - 1 + speculated, size)
+        return self._config.blocks(prompt_tokens=prompt_tokens, new_tokens=self._piece(prompt_tokens, request))
 
     def _let_in(self) -> list[_Entry]:
         admitted: list[_Entry] = []
@@ -217,7 +217,8 @@ class TgiEngine:
         """Queue again for the next piece; the answer ends where it has all it may, or where that would not fit."""
         request, grown = entry.request, entry.request.prompt_tokens + entry.generated
         complete = not self._in_pieces(request) or entry.generated >= request.max_new_tokens
-        if complete or grown + self._piece(request) > self._config.max_total_tokens:
+        longest = self._config.max_total_tokens - self._piece(grown, request)
+        if complete or grown > min(longest, self._config.max_input_tokens):
             return FinishReason.LENGTH
         self._leave(entry)
         entry.prompt_tokens = grown

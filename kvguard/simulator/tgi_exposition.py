@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 from kvguard.simulator.engine import StepResult
@@ -10,7 +12,7 @@ from kvguard.simulator.tgi_engine import TgiStats
 
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 PREFILL, DECODE = METHODS = ("prefill", "decode")
-_DURATIONS: Final = tuple(0.0001 * 1.5**power for power in range(1, 36))
+_DURATIONS: Final = tuple(accumulate([0.0001] + [1.5] * 35, mul))[1:]  # multiplied up as TGI does, to the last digit
 _LENGTH_BUCKETS: Final = 100
 _LARGEST_BATCH: Final = 1024
 _QUANTILES: Final = ("0", "0.5", "0.9", "0.95", "0.99", "0.999", "1")

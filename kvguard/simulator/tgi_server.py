@@ -30,6 +30,7 @@ class TgiTwin:
     permits: int = field(init=False)
     begun: bool = False
     _was_running: bool = False
+    _dropped: int = 0
 
     def __post_init__(self) -> None:
         self.driver = EngineDriver(TgiEngine(self.config), self.clock)
@@ -39,14 +40,17 @@ class TgiTwin:
     def _stepped(self, result: StepResult) -> None:
         if result.failed:
             self.meters.failed_step(PREFILL)
+            self.meters.count("request_failure", len(result.failed), err="generation")
         else:
             self.meters.step(result, decoded=self._was_running)
-        self._was_running = self.driver.stats.running > 0
+        stats = self.driver.stats
+        self.meters.count("request_failure", stats.dropped - self._dropped, err="dropped")
+        self._dropped, self._was_running = stats.dropped, stats.running > 0
 
     def take(self, call: TgiCall) -> RequestStream:
         """A permit for each generation, and the generations under way. Raises TgiError when there are too few."""
         number = len(call.requests)
-        self.meters.count("request_count", number)
+        self.meters.count("request_count", call.counted)
         if number > self.permits:
             self.meters.count("request_failure", err="overloaded")
             raise overloaded()

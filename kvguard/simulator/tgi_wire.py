@@ -5,8 +5,8 @@ own, and fields nobody knows are ignored.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -125,7 +125,10 @@ class VertexBody(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TgiCall:
-    """One validated call: a generation each for its prompts, or several of one prompt of which the best is given."""
+    """One validated call: a generation each for its prompts, or several of one prompt of which the best is given.
+
+    It is `counted` as so many requests: OpenAI's routes count themselves and every prompt.
+    """
 
     requests: tuple[TgiRequest, ...]
     stream: bool = False
@@ -135,6 +138,7 @@ class TgiCall:
     include_usage: bool = False
     seed: int | None = None
     model: str = "tgi"
+    counted: int = 1
 
     @property
     def most_tokens(self) -> int:
@@ -178,10 +182,10 @@ def native_call(raw: bytes, config: TgiSimConfig, *, stream: bool | None = None)
 
 def _copies(parameters: Parameters, config: TgiSimConfig, *, stream: bool) -> int:
     copies = 1 if parameters.best_of is None else parameters.best_of
+    if copies != 1 and stream:
+        raise invalid("`best_of` != 1 is not supported when streaming tokens")
     if not 1 <= copies <= config.max_best_of:
         raise invalid(f"`best_of` must be > 0 and <= {config.max_best_of}. Given: {copies}")
-    if copies > 1 and stream:
-        raise invalid("`best_of` != 1 is not supported when streaming tokens")
     if copies > 1 and not parameters.samples:
         raise invalid("you must use sampling when `best_of` is > 1")
     if copies > 1 and parameters.seed is not None:
@@ -226,9 +230,11 @@ def chat_call(raw: bytes, config: TgiSimConfig) -> TgiCall:
     return TgiCall(
         requests=(_request(len(ids), named, config),),
         stream=body.stream,
+        inputs="".join(_text(message) for message in body.messages),
         include_usage=body.stream_options.include_usage and config.release >= (2, 3, 0),
         seed=body.seed,
         model=body.model or "tgi",
+        counted=2,
     )
 
 
@@ -262,8 +268,10 @@ def completion_call(raw: bytes, config: TgiSimConfig) -> TgiCall:
     return TgiCall(
         requests=tuple(_request(len(token_ids(prompt)), body.max_tokens, config) for prompt in prompts),
         stream=body.stream,
+        inputs="".join(prompts),
         seed=body.seed,
         model=body.model or "tgi",
+        counted=1 + len(prompts),
     )
 
 
@@ -275,20 +283,31 @@ def vertex_calls(raw: bytes, config: TgiSimConfig) -> list[TgiCall]:
 def _instance(instance: dict[str, object], config: TgiSimConfig) -> TgiCall:
     raw = json.dumps(instance).encode()
     if "inputs" not in instance:
-        return chat_call(raw, config)
+        return replace(chat_call(raw, config), counted=1)
     body = parsed(raw, GenerateBody)
     request = _request(len(token_ids(body.inputs)), body.parameters.max_new_tokens, config)
     return TgiCall(requests=(request,), inputs=body.inputs, seed=body.parameters.seed)
 
 
 def invocations_call(raw: bytes, config: TgiSimConfig) -> tuple[str, TgiCall]:
-    """`/invocations`: the kind of call the body is, and the call. Up to 2.3 it is always a native one."""
-    names: Sequence[str] = tuple(parsed(raw, _Shape).__struct_fields__)
+    """`/invocations`: the kind of call the body is, and the call."""
+    kind = invocations_kind(raw, config)
+    return kind, _BY_KIND[kind](raw, config)
+
+
+def invocations_kind(raw: bytes, config: TgiSimConfig) -> str:
+    """What its fields make of the body; up to 2.3 it is always a native call."""
     shape = parsed(raw, _Shape)
-    present = [name for name in names if getattr(shape, name) is not msgspec.UNSET]
-    if config.release < (2, 4, 0) or "inputs" in present:
-        return "native", native_call(raw, config)
-    return ("chat", chat_call(raw, config)) if "messages" in present else ("completion", completion_call(raw, config))
+    if config.release < (2, 4, 0) or shape.inputs is not msgspec.UNSET:
+        return "native"
+    return "completion" if shape.messages is msgspec.UNSET else "chat"
+
+
+_BY_KIND: Final[Mapping[str, Callable[[bytes, TgiSimConfig], TgiCall]]] = {
+    "native": native_call,
+    "chat": chat_call,
+    "completion": completion_call,
+}
 
 
 class _Shape(msgspec.Struct):

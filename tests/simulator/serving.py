@@ -37,9 +37,9 @@ class AnnouncedServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(config=None, clock=None):
+async def serving(config=None, clock=None, create=create_app):
     """An httpx client of a running simulator; `client.base_url.port` is where it listens."""
-    app = create_app(config or SimConfig(**FAST), clock or SystemClock())
+    app = create(config or SimConfig(**FAST), clock or SystemClock())
     server = AnnouncedServer(uvicorn.Config(app, port=0, lifespan="on", log_level="error", ws="none"))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve())
