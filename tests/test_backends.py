@@ -10,7 +10,7 @@ from kvguard.backend_sections import BackendSettings
 from kvguard.backends import build_backend, reading_of, tgi_server
 from kvguard.bootstrap import find_faults
 from kvguard.engines.kind import EngineKind
-from kvguard.engines.tgi import TgiServer
+from kvguard.engines.tgi import TgiServer, release_of
 from kvguard.errors import SettingsError
 from kvguard.settings import Settings
 
@@ -51,6 +51,15 @@ def test_two_kinds_of_engine_do_not_stand_together() -> None:
     """They would read one request in two ways."""
     with pytest.raises(SettingsError, match="vLLM and TGI cannot"):
         Settings(backends=[{"url": "http://a:1"}, {"url": "tgi+http://b:1"}])
+
+
+def test_what_the_operator_knows_counts_without_info() -> None:
+    """A server that does not tell what it is has the capacity and the release of the settings all the same."""
+    chosen = tgi(tgi={"max_batch_total_tokens": 2001, "version": "2.0.4"})
+    reading = reading_of(chosen)
+    sample = reading.usage("tgi_batch_current_max_tokens 992\n", reading.assumed)
+    assert (sample.engines[0].capacity_tokens, sample.engines[0].used_ratio) == (1984, 0.5)
+    assert build_backend(Settings(), chosen).release == release_of((2, 0, 4))
 
 
 def test_requests_go_to_the_address_without_its_prefix() -> None:

@@ -90,7 +90,13 @@ class TgiServer:
 def tgi_reading(server: TgiServer = TgiServer()) -> Reading:
     """How this server tells."""
     reader = _Reader(server)
-    return Reading(facts_path=PATH, facts_seconds=EVERY_SECONDS, facts=reader.facts, usage=reader.usage)
+    return Reading(
+        facts_path=PATH,
+        facts_seconds=EVERY_SECONDS,
+        facts=reader.facts,
+        usage=reader.usage,
+        assumed=assumed(server),
+    )
 
 
 class _Reader:
