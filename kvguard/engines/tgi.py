@@ -162,14 +162,16 @@ def release_of(version: Version) -> Release:
 
 def parse_tgi(page: str, facts: ServerFacts) -> UsageSample:
     """Read one page. Raise ExpositionError on a broken line of a metric that is read."""
-    prefix = next((prefix for prefix in PREFIXES if f"\n{prefix}" in f"\n{page}"), PREFIXES[0])
+    prefix = next((prefix for prefix in PREFIXES if f"\n{prefix}" in f"\n{page}"), None)
     names = {f"{prefix}{name}": what for what, name in METRIC_NAMES.items()}
     series: dict[str, list[Sample]] = {what: [] for what in METRIC_NAMES}
     for sample in parse_samples(page, frozenset(names)):
         if math.isfinite(sample.value) and sample.value >= 0:
             series[names[sample.name]].append(sample)
-    # A back end without a batcher has no such gauges ever; any other has them once it has answered.
-    begun = bool(_total(series, "answers_total"))
+    # A back end without a batcher has no such gauges ever; any other has them once it has answered. Nor has a page of
+    # something else.
+    foreign = prefix is None and bool(page.strip())
+    begun = foreign or bool(_total(series, "answers_total"))
     reserved = _total(series, "reserved_tokens") if begun or series["reserved_tokens"] else 0.0
     usage = EngineUsage(
         engine=_ENGINE,

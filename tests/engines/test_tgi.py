@@ -137,7 +137,11 @@ def test_an_empty_page_is_a_server_that_has_not_begun() -> None:
         ("lorax_batch_current_max_tokens 70000\nlorax_batch_current_size 7\nlorax_queue_size 2\n", 7, 2, 2.0),
         ("tgi_batch_current_max_tokens NaN\ntgi_request_success 1\n", None, None, None),
         ("tgi_batch_current_max_tokens -1\ntgi_queue_size 2\n", 0, 2, 0.0),
-        ("not_tgi_queue_size 4\n", 0, 0, 0.0),
+        ("\n \n", 0, 0, 0.0),
+        # Not TGI's.
+        ("not_tgi_queue_size 4\n", None, None, None),
+        ("vllm:num_requests_running 4\n", None, None, None),
+        ("<html>Sign in</html>", None, None, None),
     ],
 )
 def test_pages_of_a_few_lines(page: str, running: int | None, waiting: int | None, used: float | None) -> None:
