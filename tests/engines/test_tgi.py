@@ -189,6 +189,22 @@ def test_a_lower_bound_rises_to_what_was_seen() -> None:
     assert known.usage(busy, ServerFacts(lower_bound=True)).engines[0].used_ratio is None
 
 
+def test_a_server_started_anew_has_shown_nothing_yet() -> None:
+    """Its counters begin at 0; what the one before held says nothing of it. A page that is not TGI's says neither."""
+    reading = tgi_reading()
+    facts = reading.facts(b'{"version": "3.3.7", "max_total_tokens": 101}')
+    steps = 'tgi_batch_inference_count{method="decode"}'
+    pages = [
+        f"tgi_batch_current_max_tokens 400\n{steps} 7\n",
+        f"tgi_batch_current_max_tokens 100\n{steps} 7\n",
+        "<html>",
+        f"tgi_batch_current_max_tokens 100\n{steps} 8\n",
+        "",
+        f"tgi_batch_current_max_tokens 100\n{steps} 9\n",
+    ]
+    assert [reading.usage(page, facts).engines[0].capacity_tokens for page in pages] == [100, 399, 399, 399, 100, 100]
+
+
 @pytest.mark.parametrize(
     ("version", "default", "ignored"),
     [
