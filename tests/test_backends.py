@@ -47,6 +47,22 @@ def test_other_prefixes_are_none(url: str) -> None:
         Settings(backends=[{"url": url}])
 
 
+@pytest.mark.parametrize(
+    ("backend", "fault"),
+    [
+        ({"url": "http://h:1", "tgi": {"max_batch_total_tokens": 9}}, "tgi is for backends of TGI"),
+        ({"url": "sim://", "tgi": {"speculate": 1}}, "tgi is for backends of TGI"),
+        ({"url": "tgi+http://h:1", "kv_usage_metric": "x"}, "kv_usage_metric is for vLLM"),
+        ({"url": "tgi+http://h:1", "tgi": {"gpu_memory": "24GiB"}}, "tells nothing without geometry"),
+    ],
+)
+def test_a_setting_nobody_would_heed_is_a_fault(backend: dict[str, Any], fault: str) -> None:
+    """It was meant for something; without it the settings are in order."""
+    with pytest.raises(SettingsError, match=fault):
+        Settings(backends=[backend])
+    assert Settings(backends=[{"url": backend["url"]}]).backends[0].url == backend["url"]
+
+
 def test_two_kinds_of_engine_do_not_stand_together() -> None:
     """They would read one request in two ways."""
     with pytest.raises(SettingsError, match="vLLM and TGI cannot"):
@@ -93,8 +109,7 @@ def test_model_and_memory_make_an_estimate() -> None:
     two = tgi_server(tgi(geometry="llama-3-8b", tgi={"gpu_memory": "24GiB", "num_shard": 2})).estimated_tokens
     assert two is not None
     assert two > 3 * alone
-    for half in ({"geometry": "llama-3-8b"}, {"tgi": {"gpu_memory": "24GiB"}}):
-        assert tgi_server(tgi(**half)).estimated_tokens is None
+    assert tgi_server(tgi(geometry="llama-3-8b")).estimated_tokens is None
 
 
 @pytest.mark.parametrize(
