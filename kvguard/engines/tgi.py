@@ -173,15 +173,15 @@ def parse_tgi(page: str, facts: ServerFacts) -> UsageSample:
 
 def _read(page: str, facts: ServerFacts) -> tuple[EngineUsage, float | None]:
     """What one page says but for the cache, and the tokens that are reserved there."""
-    prefix = next((prefix for prefix in PREFIXES if f"\n{prefix}" in f"\n{page}"), None)
-    names = {f"{prefix}{name}": what for what, name in METRIC_NAMES.items()}
+    found = next((prefix for prefix in PREFIXES if f"\n{prefix}" in f"\n{page}"), None)
+    names = {f"{found or PREFIXES[0]}{name}": what for what, name in METRIC_NAMES.items()}
     series: dict[str, list[Sample]] = {what: [] for what in METRIC_NAMES}
     for sample in parse_samples(page, frozenset(names)):
         if math.isfinite(sample.value) and sample.value >= 0:
             series[names[sample.name]].append(sample)
     # A back end without a batcher has no such gauges ever; any other has them once it has answered. Nor has a page of
     # something else.
-    foreign = prefix is None and bool(page.strip())
+    foreign = found is None and bool(page.strip())
     begun = foreign or bool(_total(series, "answers_total"))
     reserved = _total(series, "reserved_tokens") if begun or series["reserved_tokens"] else 0.0
     usage = EngineUsage(
