@@ -1,15 +1,15 @@
 """What is set of one backend: where it is, what speaks there, and the flags its engine was started with."""
 
 import enum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from kvguard.engines.kind import EngineKind
 from kvguard.engines.tgi_blocks import parse_version
 from kvguard.estimate.sizes import parse_size
-from kvguard.section import PositiveInt, Section
+from kvguard.section import PositiveInt, Section, together
 
 TgiAttention = Literal["flashinfer", "flashdecoding", "paged", "flashdecoding-ipex"]
 TGI_PREFIX: Final = "tgi+"
@@ -125,6 +125,17 @@ class BackendSettings(Section):
         if parts.port == 0:
             raise ValueError("port must be 1 to 65535")
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _heeded(self) -> Self:
+        if self.kind is EngineKind.VLLM and self.tgi != TgiFlags():
+            raise together("tgi is for backends of TGI; write tgi+http://host:port if this is one", "url", "tgi")
+        if self.kind is EngineKind.TGI and self.kv_usage_metric is not None:
+            raise together("kv_usage_metric is for vLLM; TGI has no such gauge", "url", "kv_usage_metric")
+        if self.tgi.gpu_memory is not None and self.geometry is None:
+            text = "tgi.gpu_memory tells nothing without geometry, the model whose weights lie there"
+            raise together(text, "geometry", ("tgi", "gpu_memory"))
+        return self
 
     @property
     def label(self) -> str:

@@ -30,6 +30,7 @@ def build_backend(settings: Settings, chosen: BackendSettings, layout_of: Layout
     policy = settings.occupancy_policy(capacity)
     backend = new_backend(chosen.label, chosen.base_url, policy, settings.forecast.policy(), settings.signal_policy())
     backend.context_tokens, backend.max_num_seqs = chosen.context_tokens, chosen.engine.max_num_seqs
+    backend.release = assumed_facts(chosen).release
     return backend
 
 

@@ -181,7 +181,6 @@ def _assumed(
     if backend.context_tokens is None and source is not None:
         backend = backend.model_copy(update={"context_tokens": _context_of(source.config)})
     built, known = build_backend(settings, backend, layout), assumed_facts(backend)
-    built.release = known.release
     engine = EngineUsage(
         engine="0",
         capacity_blocks=backend.capacity_blocks,

@@ -12,7 +12,7 @@ import httpx
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.clock import Clock
 from kvguard.engines.exposition import ExpositionError
-from kvguard.engines.reading import Reading, ServerFacts
+from kvguard.engines.reading import Reading
 from kvguard.pool.backend import Backend
 from kvguard.telemetry.reporter import Reporter
 
@@ -42,7 +42,7 @@ class Poller:
     ) -> None:
         self._backend = backend
         self._reading = reading
-        self._facts = ServerFacts()
+        self._facts = reading.assumed
         self._reporter = reporter
         self._clock = clock
         self._policy = policy

@@ -254,8 +254,8 @@ class StreamSettings(Section):
     A long prompt makes no bytes, and load balancers cut connections that are silent for a minute. Not switched off by
     shadow mode: clients skip comments."""
     first_event_seconds: SecondsOrZero = 30.0
-    """TGI answers every stream with 200; how long a status waits for the first event, which tells whether it is true. 0
-    passes it on at once, and failures as events."""
+    """TGI answers every stream with 200; how long a status waits for the first event, which tells whether it is true,
+    and no longer than `heartbeat_seconds`. 0 passes it on at once, and failures as events."""
 
 
 class UpstreamSettings(Section):

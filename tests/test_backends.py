@@ -10,7 +10,7 @@ from kvguard.backend_sections import BackendSettings
 from kvguard.backends import build_backend, reading_of, tgi_server
 from kvguard.bootstrap import find_faults
 from kvguard.engines.kind import EngineKind
-from kvguard.engines.tgi import TgiServer
+from kvguard.engines.tgi import TgiServer, release_of
 from kvguard.errors import SettingsError
 from kvguard.settings import Settings
 
@@ -47,10 +47,35 @@ def test_other_prefixes_are_none(url: str) -> None:
         Settings(backends=[{"url": url}])
 
 
+@pytest.mark.parametrize(
+    ("backend", "fault"),
+    [
+        ({"url": "http://h:1", "tgi": {"max_batch_total_tokens": 9}}, "tgi is for backends of TGI"),
+        ({"url": "sim://", "tgi": {"speculate": 1}}, "tgi is for backends of TGI"),
+        ({"url": "tgi+http://h:1", "kv_usage_metric": "x"}, "kv_usage_metric is for vLLM"),
+        ({"url": "tgi+http://h:1", "tgi": {"gpu_memory": "24GiB"}}, "tells nothing without geometry"),
+    ],
+)
+def test_a_setting_nobody_would_heed_is_a_fault(backend: dict[str, Any], fault: str) -> None:
+    """It was meant for something; without it the settings are in order."""
+    with pytest.raises(SettingsError, match=fault):
+        Settings(backends=[backend])
+    assert Settings(backends=[{"url": backend["url"]}]).backends[0].url == backend["url"]
+
+
 def test_two_kinds_of_engine_do_not_stand_together() -> None:
     """They would read one request in two ways."""
     with pytest.raises(SettingsError, match="vLLM and TGI cannot"):
         Settings(backends=[{"url": "http://a:1"}, {"url": "tgi+http://b:1"}])
+
+
+def test_what_the_operator_knows_counts_without_info() -> None:
+    """A server that does not tell what it is has the capacity and the release of the settings all the same."""
+    chosen = tgi(tgi={"max_batch_total_tokens": 2001, "version": "2.0.4"})
+    reading = reading_of(chosen)
+    sample = reading.usage("tgi_batch_current_max_tokens 992\n", reading.assumed)
+    assert (sample.engines[0].capacity_tokens, sample.engines[0].used_ratio) == (1984, 0.5)
+    assert build_backend(Settings(), chosen).release == release_of((2, 0, 4))
 
 
 def test_requests_go_to_the_address_without_its_prefix() -> None:
@@ -84,8 +109,7 @@ def test_model_and_memory_make_an_estimate() -> None:
     two = tgi_server(tgi(geometry="llama-3-8b", tgi={"gpu_memory": "24GiB", "num_shard": 2})).estimated_tokens
     assert two is not None
     assert two > 3 * alone
-    for half in ({"geometry": "llama-3-8b"}, {"tgi": {"gpu_memory": "24GiB"}}):
-        assert tgi_server(tgi(**half)).estimated_tokens is None
+    assert tgi_server(tgi(geometry="llama-3-8b")).estimated_tokens is None
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,25 @@ def test_a_config_in_front_of_the_embedded_engine_needs_no_capacity(
     assert "its capacity is not known: give --capacity-tokens" in fault(capsys, body, "--model", "llama-3.1-8b")
 
 
+@pytest.mark.parametrize(
+    ("request_body", "route"),
+    [
+        ({"inputs": "x"}, "/generate"),
+        ({"instances": [{"inputs": "x"}]}, "/vertex"),
+        ({"messages": []}, "/v1/chat/completions"),
+        ({"prompt": "x"}, "/v1/completions"),
+    ],
+)
+def test_the_route_of_a_body_in_front_of_tgi(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, request_body: dict[str, Any], route: str
+) -> None:
+    """Each body has its likeliest route there too, and no server is needed."""
+    config, body = tmp_path / "guard.yaml", tmp_path / "body.json"
+    config.write_text("backends: [{url: 'tgi+http://a:1', capacity_blocks: 20, block_size: 16}]\n")
+    body.write_text(json.dumps(request_body))
+    assert said(capsys, str(body), "--config", str(config))["route"] == route
+
+
 def test_a_model_gives_bytes_context_and_layout(capsys: pytest.CaptureFixture[str], body: str, tmp_path: Path) -> None:
     """From a file, a directory or a preset."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))

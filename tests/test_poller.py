@@ -11,7 +11,7 @@ from kvguard.admission.occupancy import OccupancyPolicy, TelemetryState
 from kvguard.admission.usage import UsageSample
 from kvguard.clock import ManualClock
 from kvguard.engines.reading import Reading, ServerFacts
-from kvguard.engines.tgi import tgi_reading
+from kvguard.engines.tgi import TgiServer, tgi_reading
 from kvguard.engines.vllm_models import EVERY_SECONDS, vllm_reading
 from kvguard.poller import FACTS_RETRY_SECONDS, MAX_PAGE_BYTES, Poller, PollPolicy
 from kvguard.pool.backend import ConditionChange, new_backend
@@ -73,6 +73,15 @@ class Bench:
     async def poll(self) -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(self._serve)) as client:
             await self.poller.poll(client)
+
+
+async def test_what_the_operator_knows_stands_for_info_that_cannot_be_read() -> None:
+    """The gauge is fresh, by the operator's capacity, though the server does not tell what it is."""
+    bench = Bench(page("tgi_batch_current_max_tokens 500\n"), tgi_reading(TgiServer(capacity_tokens=1001)))
+    bench.info = "<html>"
+    await bench.poll()
+    assert bench.backend.occupancy.telemetry(bench.clock.now()) is TelemetryState.FRESH
+    assert bench.backend.occupancy.observed_ratio() == 0.5
 
 
 async def test_a_good_page_makes_the_gauge_fresh_and_teaches_the_models() -> None:

@@ -34,10 +34,11 @@ class Reading:
 
     `facts` reads the answer of `facts_path`, raising ValueError for what it is not; `usage` a metrics page in the light
     of the facts known by then, raising ExpositionError on a broken line. Facts are asked for anew after
-    `facts_seconds`.
+    `facts_seconds`; until they are read for the first time `assumed` stand for them.
     """
 
     facts_path: str
     facts_seconds: float
     facts: Callable[[bytes], ServerFacts]
     usage: Callable[[str, ServerFacts], UsageSample]
+    assumed: ServerFacts = ServerFacts()

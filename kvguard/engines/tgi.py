@@ -90,15 +90,24 @@ class TgiServer:
 def tgi_reading(server: TgiServer = TgiServer()) -> Reading:
     """How this server tells."""
     reader = _Reader(server)
-    return Reading(facts_path=PATH, facts_seconds=EVERY_SECONDS, facts=reader.facts, usage=reader.usage)
+    return Reading(
+        facts_path=PATH,
+        facts_seconds=EVERY_SECONDS,
+        facts=reader.facts,
+        usage=reader.usage,
+        assumed=assumed(server),
+    )
 
 
 class _Reader:
-    """Reads one server. Where only a lower bound of its cache is known, what it was seen to hold is another."""
+    """Reads one server. Where only a lower bound of its cache is known, what it was seen to hold is another, until its
+    steps are counted from 0 again: the server was started anew, perhaps elsewhere.
+    """
 
     def __init__(self, server: TgiServer) -> None:
         self._server = server
         self._most_tokens = 0
+        self._steps = 0.0
 
     def facts(self, body: bytes) -> ServerFacts:
         """As `parse_info`."""
@@ -106,12 +115,14 @@ class _Reader:
 
     def usage(self, page: str, facts: ServerFacts) -> UsageSample:
         """As `parse_tgi`."""
+        engine, reserved = _read(page, facts)
+        if engine.steps_total is not None:
+            self._most_tokens = 0 if engine.steps_total < self._steps else self._most_tokens
+            self._steps = engine.steps_total
         if facts.lower_bound and facts.capacity_tokens is not None:
             facts = replace(facts, capacity_tokens=max(facts.capacity_tokens, self._most_tokens))
-        sample = parse_tgi(page, facts)
-        [engine] = sample.engines
-        self._most_tokens = max(self._most_tokens, round((engine.used_ratio or 0.0) * (engine.capacity_tokens or 0)))
-        return sample
+        self._most_tokens = max(self._most_tokens, round(reserved or 0.0))
+        return UsageSample(engines=(_filled(engine, reserved, facts),))
 
 
 def parse_info(body: bytes, server: TgiServer = TgiServer()) -> ServerFacts:
@@ -156,24 +167,32 @@ def release_of(version: Version) -> Release:
 
 def parse_tgi(page: str, facts: ServerFacts) -> UsageSample:
     """Read one page. Raise ExpositionError on a broken line of a metric that is read."""
-    prefix = next((prefix for prefix in PREFIXES if f"\n{prefix}" in f"\n{page}"), PREFIXES[0])
-    names = {f"{prefix}{name}": what for what, name in METRIC_NAMES.items()}
+    engine, reserved = _read(page, facts)
+    return UsageSample(engines=(_filled(engine, reserved, facts),))
+
+
+def _read(page: str, facts: ServerFacts) -> tuple[EngineUsage, float | None]:
+    """What one page says but for the cache, and the tokens that are reserved there."""
+    found = next((prefix for prefix in PREFIXES if f"\n{prefix}" in f"\n{page}"), None)
+    names = {f"{found or PREFIXES[0]}{name}": what for what, name in METRIC_NAMES.items()}
     series: dict[str, list[Sample]] = {what: [] for what in METRIC_NAMES}
     for sample in parse_samples(page, frozenset(names)):
         if math.isfinite(sample.value) and sample.value >= 0:
             series[names[sample.name]].append(sample)
-    # A back end without a batcher has no such gauges ever; any other has them once it has answered.
-    begun = bool(_total(series, "answers_total"))
+    # A back end without a batcher has no such gauges ever; any other has them once it has answered. Nor has a page of
+    # something else.
+    foreign = found is None and bool(page.strip())
+    begun = foreign or bool(_total(series, "answers_total"))
     reserved = _total(series, "reserved_tokens") if begun or series["reserved_tokens"] else 0.0
     usage = EngineUsage(
         engine=_ENGINE,
         running=_count(series, "running", begun=begun),
         waiting=_count(series, "waiting", begun=begun),
-        steps_total=_total(series, "steps_total") or 0.0,
+        steps_total=None if foreign else _total(series, "steps_total") or 0.0,
         generation_lengths=_buckets(series["generation_lengths"]),
         ahead=facts.ahead,
     )
-    return UsageSample(engines=(_filled(usage, reserved, facts),))
+    return usage, reserved
 
 
 def _filled(usage: EngineUsage, reserved_tokens: float | None, facts: ServerFacts) -> EngineUsage:

@@ -41,8 +41,8 @@ from kvguard.tokenization.counter import PromptCounter
 Json = dict[str, object]
 
 CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-GENERATE_PATH = "/generate"
-_LIKELY = (("messages", CHAT_PATH), ("input", RESPONSES_PATH), ("inputs", GENERATE_PATH))
+GENERATE_PATH, VERTEX_PATH = "/generate", "/vertex"
+_LIKELY = (("messages", CHAT_PATH), ("input", RESPONSES_PATH), ("inputs", GENERATE_PATH), ("instances", VERTEX_PATH))
 _JSON: Headers = [(b"content-type", b"application/json")]
 
 

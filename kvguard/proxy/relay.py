@@ -42,7 +42,7 @@ class Manner:
     usage nobody asked for is taken out, and after how many silent seconds a comment keeps a stream alive (0: never).
 
     Where the engine hides failures, a stream begins for the client with its first event, or after `first_event_seconds`
-    without one (0: at once).
+    without one (0: at once), and no later than the first heartbeat is due.
     """
 
     stream: StreamFormat = OPENAI
@@ -51,6 +51,11 @@ class Manner:
     strips_usage: bool = False
     heartbeat_seconds: float = 0.0
     first_event_seconds: float = 30.0
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a client hears nothing at most while the first event is waited for."""
+        return min(self.first_event_seconds, self.heartbeat_seconds or self.first_event_seconds)
 
 
 class AnswerCut(Exception):
@@ -104,12 +109,12 @@ class Relay:
     async def _open_stream(self, headers: Headers, retry_after_seconds: float) -> None:
         """Pass a stream, once it is known not to have failed at once where the engine would hide that."""
         manner = self._manner
-        if manner.stream.failure is None or self._answer.status != HIDING or not manner.first_event_seconds:
+        if manner.stream.failure is None or self._answer.status != HIDING or not manner.patience_seconds:
             await self._stream(headers, self._answer.blocks())
             return
         opening = Opening(self._answer.blocks())
         try:
-            event = await opening.first_event(self._clock.sleep(manner.first_event_seconds))
+            event = await opening.first_event(self._clock.sleep(manner.patience_seconds))
             failure = None if event is None else manner.stream.failure(event)
             if failure is None:
                 await self._stream(headers, opening.blocks())

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 from kvguard.admission.capacity import Capacity
 from kvguard.admission.condition import EngineState
-from kvguard.admission.decision import AdmissionPolicy, Admit, BlindPolicy, Reject, over_backlog, passes_blind
+from kvguard.admission.decision import (
+    AdmissionPolicy,
+    Admit,
+    BlindPolicy,
+    Reject,
+    over_backlog,
+    over_permits,
+    passes_blind,
+)
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.occupancy import Occupancy, Ratios, TelemetryState
 from kvguard.admission.policy import SequenceCut, TrimMode, degrade, floor_cap, trimmed_cap
@@ -130,6 +138,8 @@ class _Words:
             yield from self._admitted(decision)
         elif over_backlog(self._demand, occupancy, self.policy):
             yield self._backlog()
+        elif over_permits(self._demand, occupancy, self.now):
+            yield self._permits(occupancy.permits or 0, occupancy.sequences_left or 0)
         else:
             yield self._refused(decision)
 
@@ -260,6 +270,10 @@ class _Words:
         with_it = f"with the {self._demand.prompt_tokens} of this request more than {limit}"
         reason = f"{waiting} prompt tokens wait for their first token, {with_it} (signals.max_prefill_backlog_tokens)"
         return f"refused (saturated), because {reason}"
+
+    def _permits(self, permits: int, left: int) -> str:
+        more = f"{self._demand.sequences} of this request would be too many"
+        return f"refused (saturated), because the server takes in {permits} sequences and has {permits - left}: {more}"
 
     def _refused(self, decision: Reject) -> str:
         needed = math.ceil(decision.needed_blocks - 1e-9)  # 9 that rounding made 9.0000001 are 9

@@ -16,7 +16,9 @@ from kvguard.simulator.tgi_config import TgiSimConfig, Version
 from kvguard.simulator.tgi_engine import PIECE_TOKENS, TgiRequest
 
 MAX_BODY_BYTES: Final = 2_000_000
+MAX_TOP_N_TOKENS: Final = 5
 _Size = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -66,7 +68,7 @@ class Parameters(msgspec.Struct):
     top_p: float | None = None
     typical_p: float | None = None
     do_sample: bool = False
-    max_new_tokens: _Size | None = None
+    max_new_tokens: _Count | None = None
     return_full_text: bool | None = None
     stop: list[str] = []
     truncate: _Size | None = None
@@ -74,7 +76,7 @@ class Parameters(msgspec.Struct):
     details: bool = False
     decoder_input_details: bool = False
     seed: _Size | None = None
-    top_n_tokens: _Size | None = None
+    top_n_tokens: _Count | None = None
     grammar: dict[str, object] | None = None
 
     @property
@@ -103,7 +105,7 @@ class Message(msgspec.Struct):
 class ChatBody(msgspec.Struct):
     messages: list[Message]
     model: str | None = None
-    max_tokens: _Size | None = None
+    max_tokens: _Count | None = None
     stream: bool = False
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
     tools: list[dict[str, object]] | None = None
@@ -113,7 +115,7 @@ class ChatBody(msgspec.Struct):
 class CompletionBody(msgspec.Struct):
     prompt: str | list[str]
     model: str | None = None
-    max_tokens: _Size | None = None
+    max_tokens: _Count | None = None
     stream: bool = False
     suffix: str | None = None
     seed: _Size | None = None
@@ -193,7 +195,7 @@ def _copies(parameters: Parameters, config: TgiSimConfig, *, stream: bool) -> in
     return copies
 
 
-def _check(parameters: Parameters, config: TgiSimConfig, *, stream: bool) -> None:
+def _check_sampling(parameters: Parameters) -> None:
     for name in ("temperature", "repetition_penalty", "top_k"):
         value = getattr(parameters, name)
         if value is not None and value <= 0:
@@ -202,6 +204,15 @@ def _check(parameters: Parameters, config: TgiSimConfig, *, stream: bool) -> Non
         value = getattr(parameters, name)
         if value is not None and not 0 < value < 1:
             raise invalid(f"`{name}` must be > 0.0 and < 1.0")
+    if parameters.frequency_penalty is not None and not -2 <= parameters.frequency_penalty <= 2:
+        raise invalid("`frequency_penalty` must be >= -2.0 and <= 2.0")
+    if parameters.top_n_tokens is not None and parameters.top_n_tokens > MAX_TOP_N_TOKENS:
+        given = parameters.top_n_tokens
+        raise invalid(f"`top_n_tokens` must be >= 0 and <= {MAX_TOP_N_TOKENS}. Given: {given}")
+
+
+def _check(parameters: Parameters, config: TgiSimConfig, *, stream: bool) -> None:
+    _check_sampling(parameters)
     if len(parameters.stop) > config.max_stop_sequences:
         raise invalid(
             f"`stop` supports up to {config.max_stop_sequences} stop sequences. Given: {len(parameters.stop)}"
@@ -239,8 +250,8 @@ def chat_call(raw: bytes, config: TgiSimConfig) -> TgiCall:
 
 
 class _ChatCaps(msgspec.Struct):
-    max_tokens: _Size | msgspec.UnsetType | None = msgspec.UNSET
-    max_completion_tokens: _Size | msgspec.UnsetType | None = msgspec.UNSET
+    max_tokens: _Count | msgspec.UnsetType | None = msgspec.UNSET
+    max_completion_tokens: _Count | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def chat_ids(body: ChatBody) -> list[int]:

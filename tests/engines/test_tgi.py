@@ -137,7 +137,11 @@ def test_an_empty_page_is_a_server_that_has_not_begun() -> None:
         ("lorax_batch_current_max_tokens 70000\nlorax_batch_current_size 7\nlorax_queue_size 2\n", 7, 2, 2.0),
         ("tgi_batch_current_max_tokens NaN\ntgi_request_success 1\n", None, None, None),
         ("tgi_batch_current_max_tokens -1\ntgi_queue_size 2\n", 0, 2, 0.0),
-        ("not_tgi_queue_size 4\n", 0, 0, 0.0),
+        ("\n \n", 0, 0, 0.0),
+        # Not TGI's.
+        ("not_tgi_queue_size 4\n", None, None, None),
+        ("vllm:num_requests_running 4\n", None, None, None),
+        ("<html>Sign in</html>", None, None, None),
     ],
 )
 def test_pages_of_a_few_lines(page: str, running: int | None, waiting: int | None, used: float | None) -> None:
@@ -183,6 +187,22 @@ def test_a_lower_bound_rises_to_what_was_seen() -> None:
     facts = known.facts(b'{"version": "3.3.7", "max_total_tokens": 101}')
     assert [known.usage(page, facts).engines[0].capacity_tokens for page in (busy, later)] == [100, 100]
     assert known.usage(busy, ServerFacts(lower_bound=True)).engines[0].used_ratio is None
+
+
+def test_a_server_started_anew_has_shown_nothing_yet() -> None:
+    """Its counters begin at 0; what the one before held says nothing of it. A page that is not TGI's says neither."""
+    reading = tgi_reading()
+    facts = reading.facts(b'{"version": "3.3.7", "max_total_tokens": 101}')
+    steps = 'tgi_batch_inference_count{method="decode"}'
+    pages = [
+        f"tgi_batch_current_max_tokens 400\n{steps} 7\n",
+        f"tgi_batch_current_max_tokens 100\n{steps} 7\n",
+        "<html>",
+        f"tgi_batch_current_max_tokens 100\n{steps} 8\n",
+        "",
+        f"tgi_batch_current_max_tokens 100\n{steps} 9\n",
+    ]
+    assert [reading.usage(page, facts).engines[0].capacity_tokens for page in pages] == [100, 399, 399, 399, 100, 100]
 
 
 @pytest.mark.parametrize(

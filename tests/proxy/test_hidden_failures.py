@@ -184,7 +184,7 @@ async def test_the_first_event_passes_at_once() -> None:
 
 async def test_a_long_wait_in_the_engines_queue() -> None:
     """After so many seconds the client hears what there is, so that nobody takes the connection for dead."""
-    passing = Passing(Answer(), NATIVE, first_event_seconds=30.0, heartbeat_seconds=5.0)
+    passing = Passing(Answer(), NATIVE, first_event_seconds=30.0, heartbeat_seconds=40.0)
     await passing.begin()
     await passing.put(COMMENT)
     await passing.clock.advance(15.0)
@@ -193,7 +193,7 @@ async def test_a_long_wait_in_the_engines_queue() -> None:
     assert passing.client.status is None
     await passing.clock.advance(0.2)
     assert (passing.client.status, passing.client.body) == (200, COMMENT + COMMENT)
-    await passing.clock.advance(5.0)
+    await passing.clock.advance(40.0)
     assert passing.client.blocks[-1] == b": keep-alive\n\n"
     # Too late for a status: the event says what happened.
     failure = recorded("sse_generate_stream_v3_overloaded.txt")
@@ -201,6 +201,20 @@ async def test_a_long_wait_in_the_engines_queue() -> None:
     relayed = await passing.end()
     assert (relayed.status, relayed.broken) == (200, "the backend reported an error in the stream")
     assert passing.client.blocks[-1] == failure
+
+
+async def test_no_status_waits_longer_than_a_client_may_hear_nothing() -> None:
+    """Where comments are due every five seconds, the status goes out after five, and the comments follow."""
+    passing = Passing(Answer(), NATIVE, first_event_seconds=30.0, heartbeat_seconds=5.0)
+    await passing.begin()
+    await passing.clock.advance(4.9)
+    assert passing.client.status is None
+    await passing.clock.advance(0.2)
+    assert (passing.client.status, passing.client.blocks) == (200, [])
+    await passing.clock.advance(5.0)
+    assert passing.client.blocks == [b": keep-alive\n\n"]
+    await passing.put(recorded("sse_generate_stream_v3.txt"), None)
+    assert (await passing.end()).broken == ""
 
 
 async def test_silence_is_a_long_wait_too() -> None:

@@ -265,6 +265,18 @@ def test_a_prefill_backlog_is_named() -> None:
     )
 
 
+def test_a_server_that_takes_in_no_more_is_named() -> None:
+    """How many it takes in, how many it has, and how many would come; the cache has nothing to do with it."""
+    backend = backend_at("b", 0.3)
+    backend.occupancy.permits = 2
+    backend.reserve(demand(90), NOW)
+    assert why(backend)[-1].startswith("NORMAL")
+    backend.reserve(demand(90), NOW)
+    assert why(backend)[-1] == (
+        "refused (saturated), because the server takes in 2 sequences and has 2: 1 of this request would be too many"
+    )
+
+
 STALE = "the gauge is 30.0 s old, more than 5 s (telemetry.stale_after_seconds)"
 UNKNOWN = "and the capacity is not known: set backends[].capacity_blocks and block_size"
 

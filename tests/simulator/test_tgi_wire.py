@@ -105,6 +105,8 @@ def test_bodies_that_are_none(where, body):
         ({"repetition_penalty": 0}, {}, "`repetition_penalty` must be strictly positive"),
         ({"top_p": 1.0}, {}, "`top_p` must be > 0.0 and < 1.0"),
         ({"typical_p": 0.0}, {}, "`typical_p` must be > 0.0 and < 1.0"),
+        ({"frequency_penalty": 2.5}, {}, "`frequency_penalty` must be >= -2.0 and <= 2.0"),
+        ({"top_n_tokens": 6}, {}, "`top_n_tokens` must be >= 0 and <= 5. Given: 6"),
         ({"stop": ["a"] * 5}, {}, "`stop` supports up to 4 stop sequences. Given: 5"),
         ({"truncate": 0}, {}, "`truncate` must be strictly positive and less than 4095. Given: 0"),
         ({"truncate": 4096}, {}, "`truncate` must be strictly positive and less than 4095. Given: 4096"),
@@ -125,6 +127,12 @@ def test_parameters_out_of_range(parameters, settings, message):
 def test_an_empty_prompt():
     """There is nothing to continue."""
     assert refused(native_call, {"inputs": ""}).message == "Input validation error: `inputs` cannot be empty"
+
+
+def test_a_cap_has_thirty_two_bits():
+    """One beyond is the wrong shape, as for the server."""
+    assert native({"max_new_tokens": 2**32 - 1}).requests[0].max_new_tokens == 2**32 - 1
+    assert refused(native_call, {"inputs": "a", "parameters": {"max_new_tokens": 2**32}}).kind is None
 
 
 @pytest.mark.parametrize("name", ["do_sample", "details", "stop", "watermark"])
