@@ -318,7 +318,7 @@ class Controller:
 
 
 MESSAGES = {
-    RejectReason.SATURATED: "The model server's KV cache is full; retry after the time given in Retry-After.",
+    RejectReason.SATURATED: "The model server is full; retry after the time given in Retry-After.",
     RejectReason.QUEUE_TIMEOUT: "Neither KV cache nor a connection came free in time.",
     RejectReason.TOO_LARGE: "The prompt is larger than the model server's whole KV cache; it can never be served.",
     RejectReason.TENANT_SHARE: "Your share of the model server's KV cache is in use; retry after the time given in "
