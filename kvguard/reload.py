@@ -20,6 +20,7 @@ from kvguard.telemetry.reporter import Reporter
 
 SECTIONS: Final = (
     "mode",
+    "share",
     "tiers",
     "degrade",
     "classes",

@@ -36,7 +36,7 @@ from kvguard.policy_sections import (
     TenantSettings,
     WaitingSettings,
 )
-from kvguard.section import together
+from kvguard.section import Threshold, together
 from kvguard.sections import (
     DecisionLogSettings,
     DegradeSettings,
@@ -70,6 +70,9 @@ class Settings(BaseSettings):
     """Model servers; a request goes to the one it fills least."""
     mode: ModeChoice = ModeChoice.ENFORCE
     """`shadow`: decide, count and log as usual, but change and refuse nothing."""
+    share: Threshold = 1.0
+    """Part of each backend's headroom that this proxy may claim between two looks at its gauge: 1/N with N replicas in
+    front of the same backends, each of which would otherwise believe it has all of it."""
     tiers: TierSettings = TierSettings()
     degrade: DegradeSettings = DegradeSettings()
     classes: tuple[ClassSettings, ...] = CLASSES
@@ -202,6 +205,7 @@ class Settings(BaseSettings):
             failures_before_unreachable=self.telemetry.failures_before_unreachable,
             queue_floor_ratio=self.telemetry.queue_floor_ratio,
             count_shared_once=self.telemetry.count_shared_once,
+            share=self.share,
             engine_rule=self.telemetry.engine_rule,
             capacity=capacity,
         )

@@ -6,8 +6,10 @@ are live; none is ever clamped: what does not add up is counted as a violation i
 """
 
 import enum
+import math
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
 from kvguard.admission.footprint import Demand
@@ -24,6 +26,24 @@ class ReservationState(enum.Enum):
     LIVE = "live"
     SETTLED = "settled"
     RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Blocks of some reservations: held now, at their full expected length, and just before they are likely to end."""
+
+    held: int = 0
+    reserved: int = 0
+    final: int = 0
+
+    def __add__(self, other: "Claims") -> "Claims":
+        return Claims(self.held + other.held, self.reserved + other.reserved, self.final + other.final)
+
+    def __sub__(self, other: "Claims") -> "Claims":
+        return Claims(self.held - other.held, self.reserved - other.reserved, self.final - other.final)
+
+
+NO_CLAIMS: Final = Claims()
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +68,11 @@ class Reservation:
     seen: bool = False
     state: ReservationState = ReservationState.LIVE
     tenant: str = ""
+
+    @property
+    def claims(self) -> Claims:
+        """What it comes to by itself."""
+        return Claims(self.held_blocks, self.reserved_blocks, self.course.final_blocks)
 
     def count(self, forecast: Forecast, lengths: OutputLengths) -> None:
         """Bring the blocks held now, those held at full expected length and the course up to date."""
@@ -107,7 +132,8 @@ class Ledger:
 
     `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. What each answer is
     expected to come to is foreseen when it is admitted, and again as it grows. `freed_blocks` are all ever freed.
-    `tenants` has a tally of each tenant with live reservations.
+    `tenants` has a tally of each tenant with live reservations, `fresh` are the claims of those that began after the
+    last `mark`.
     """
 
     def __init__(self, lengths: OutputLengths, *, remember_seconds: float = 30.0) -> None:
@@ -127,6 +153,13 @@ class Ledger:
         self.surge = NO_SURGE
         self.prefill_tokens = 0
         self.awaited_streams = 0
+        self.fresh = NO_CLAIMS
+        self._marked_at = -math.inf
+
+    def mark(self, moment: float) -> None:
+        """From now on those are fresh that began at this moment or later."""
+        self._marked_at = moment
+        self.fresh = sum((r.claims for r in self._live.values() if r.started_at >= moment), NO_CLAIMS)
 
     def reserve(self, demand: Demand, *, now: float, tenant: str = "") -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
@@ -196,6 +229,8 @@ class Ledger:
         self.prefill_tokens += reservation.prefill_tokens
         self.awaited_streams += reservation.awaited
         self._forecast.add(reservation.course)
+        if reservation.started_at >= self._marked_at:
+            self.fresh += reservation.claims
         tally = self.tenants.setdefault(reservation.tenant, TenantTally())
         tally.live += 1
         tally.reserved_blocks += reservation.reserved_blocks
@@ -208,6 +243,8 @@ class Ledger:
         self.prefill_tokens -= reservation.prefill_tokens
         self.awaited_streams -= reservation.awaited
         self._forecast.remove(reservation.course)
+        if reservation.started_at >= self._marked_at:
+            self.fresh -= reservation.claims
         tally = self.tenants[reservation.tenant]
         tally.live -= 1
         tally.reserved_blocks -= reservation.reserved_blocks
@@ -238,6 +275,11 @@ class Ledger:
     def cells(self) -> Cells:
         """What the profile is made of, in a form that does not change."""
         return self._forecast.cells
+
+    @property
+    def claims(self) -> Claims:
+        """What everything live comes to together."""
+        return Claims(self.held_blocks, self.reserved_blocks, self.profile.peak)
 
     def tenant_blocks(self, tenant: str) -> int:
         """What the live reservations of a tenant come to at their full expected length."""

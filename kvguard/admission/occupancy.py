@@ -15,7 +15,7 @@ from kvguard.admission.blocks import Surge
 from kvguard.admission.capacity import Capacity, CapacityPolicy, capacity_of, overridden
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Course, Profile
-from kvguard.admission.ledger import Ledger
+from kvguard.admission.ledger import NO_CLAIMS, Claims, Ledger
 from kvguard.admission.lengths import OutputLengths
 from kvguard.admission.sharing import SharedBlocks
 from kvguard.admission.usage import EngineUsage, UsageSample
@@ -53,7 +53,8 @@ class OccupancyPolicy:
     `stale_after_seconds` and `failures_before_unreachable` keep one failed scrape from changing anything;
     `queue_floor_ratio` is the least ratio while a queue for blocks lasts or the engine is overcommitted;
     `aftermath_seconds` is how long after its end a request may still show in the gauge; `count_shared_once` says to
-    believe a gauge that steadily shows less than the ledger, because sequences share their prefixes.
+    believe a gauge that steadily shows less than the ledger, because sequences share their prefixes. Of the headroom
+    that the last gauge left, this proxy may claim `share`: what others like it have claimed since, nobody can see yet.
     """
 
     stale_after_seconds: float = 5.0
@@ -61,6 +62,7 @@ class OccupancyPolicy:
     queue_floor_ratio: float = 0.85
     aftermath_seconds: float = 0.2
     count_shared_once: bool = True
+    share: float = 1.0
     engine_rule: EngineRule = EngineRule.WORST
     capacity: CapacityPolicy = field(default_factory=CapacityPolicy)
 
@@ -101,9 +103,14 @@ class Held(Protocol):
 class Beside:
     """What counts beside the ledger: foreign load net of what sequences share, the gauge while it is fresh, and whether
     requests wait for blocks (or the engine is overcommitted), so that the queue's floor holds.
+
+    Each block claimed that no gauge has shown yet stands for `echo` more that other proxies may have claimed meanwhile;
+    `unseen` are those claims.
     """
 
     foreign_blocks: float = 0.0
+    unseen: Claims = NO_CLAIMS
+    echo: float = 0.0
     observed: float | None = None
     queued: bool = False
 
@@ -111,15 +118,18 @@ class Beside:
         self, held_by: Held, capacity: Capacity, *, queue_floor_ratio: float, candidate: Demand | None
     ) -> Ratios:
         """Every signal as a share of `capacity`, with `candidate` added to all but `observed`."""
-        rule, surge, foreign = capacity.rule, held_by.surge, self.foreign_blocks
+        rule, surge, foreign, unseen = capacity.rule, held_by.surge, self.foreign_blocks, self.unseen
         held, reserved = foreign + held_by.held_blocks, foreign + held_by.reserved_blocks
         if candidate is None:
             peak = foreign + held_by.profile.peak
         else:
-            held += candidate.prompt_blocks(rule)
-            reserved += candidate.reserved_blocks(rule)
+            course = held_by.course(candidate)
+            own = Claims(candidate.prompt_blocks(rule), candidate.reserved_blocks(rule), course.final_blocks)
+            held, reserved, unseen = held + own.held, reserved + own.reserved, unseen + own
             surge += candidate.surge(rule)
-            peak = foreign + held_by.profile.peak_with(held_by.course(candidate))
+            peak = foreign + held_by.profile.peak_with(course)
+        held, reserved = held + self.echo * unseen.held, reserved + self.echo * unseen.reserved
+        peak += self.echo * unseen.final
         held += surge.shared(rule)
         floor = queue_floor_ratio if self.queued else 0.0
         return Ratios(
@@ -182,6 +192,7 @@ class Occupancy:
         grows = self.ledger.rule.ahead is None
         self.ledger.grow_unstreamed(max(0.0, risen) if grows else 0.0, begun_before=asked_at)
         self.foreign_blocks = max(0.0, observed - cooling - self.ledger.held_before(asked_at))
+        self.ledger.mark(asked_at)
         self._skew_ratio = self._skew()
         preemptions = sum(engine.preemptions_total or 0.0 for engine in sample.engines)
         self._shared.observe(
@@ -222,14 +233,21 @@ class Occupancy:
 
     def beside(self, capacity: Capacity, now: float) -> Beside:
         """What counts beside the ledger; of a gauge that is not fresh nothing does."""
+        echo = 1 / self.policy.share - 1
         if self.telemetry(now) is not TelemetryState.FRESH:
-            return Beside()
+            return Beside(unseen=self.ledger.claims, echo=echo) if echo else Beside()
         foreign = self.foreign_blocks + self._skew_ratio * capacity.blocks
         # A gauge of reservations has every prefix as often as it is reserved.
         if self.policy.count_shared_once and capacity.rule.ahead is None:
             foreign -= self._shared.blocks(self.ledger.freed_blocks)
         queued = self._queued or self.overcommitted
-        return Beside(foreign_blocks=foreign, observed=self.observed_ratio(), queued=queued)
+        return Beside(
+            foreign_blocks=foreign,
+            unseen=self.ledger.fresh if echo else NO_CLAIMS,
+            echo=echo,
+            observed=self.observed_ratio(),
+            queued=queued,
+        )
 
     @property
     def sequences_left(self) -> int | None:

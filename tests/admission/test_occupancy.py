@@ -669,6 +669,40 @@ def test_a_gauge_of_reservations_shows_no_shared_prefixes() -> None:
     assert ratios_at(built, 19.0).projected == 1.0
 
 
+# Several proxies
+
+
+@pytest.mark.parametrize(("share", "projected", "reserved", "peak"), [(1.0, 0.31, 0.33, 0.33), (0.5, 0.32, 0.36, 0.36)])
+def test_what_no_gauge_has_shown_counts_for_the_others_too(
+    share: float, projected: float, reserved: float, peak: float
+) -> None:
+    """One block of prompt and two of output, over 30 that others hold; the candidate is claimed like the rest."""
+    built = occupancy(0.3, share=share)
+    candidate = ratios_at(built, candidate=demand(16, cap=32))
+    built.ledger.reserve(demand(16, cap=32), now=0.0)
+    for found in (candidate, ratios_at(built)):
+        assert (found.projected, found.reserved, found.peak) == pytest.approx((projected, reserved, peak))
+
+
+def test_what_a_gauge_has_shown_is_ones_own_again() -> None:
+    """What began before it was asked for counts once, what begins later for every proxy."""
+    built = occupancy(0.0, demand(16, cap=16), share=0.25)
+    assert ratios_at(built).projected == pytest.approx(0.04)
+    built.observe(sample(0.01), asked_at=1.0)
+    assert ratios_at(built, 1.0).projected == pytest.approx(0.01)
+    fresh = built.ledger.reserve(demand(16, cap=16), now=1.0)
+    assert ratios_at(built, 1.0).projected == pytest.approx(0.05)
+    built.ledger.end(fresh, ReservationState.RELEASED, now=1.0)
+    assert ratios_at(built, 1.0).projected == pytest.approx(0.01)
+
+
+def test_without_a_gauge_a_share_is_one_of_the_whole_cache() -> None:
+    """Everything in the ledger counts for every proxy then."""
+    built = occupancy(0.0, demand(16, cap=16), share=0.5)
+    built.observe(sample(0.01), asked_at=1.0)
+    assert (ratios_at(built, 1.0).projected, ratios_at(built, 99.0).projected) == pytest.approx((0.01, 0.02))
+
+
 # Permits
 
 

@@ -35,6 +35,7 @@ def backends(draw: st.DrawFn) -> Occupancy:
     rule, lengths = draw(block_rules(ahead=True)), learned_from(draw(answers))
     policy = {
         "count_shared_once": draw(st.booleans()),
+        "share": draw(st.sampled_from((1.0, 0.5))),
         "stale_after_seconds": draw(st.sampled_from((1.5, 5.0))),
         "layout_of": lambda _: PoolLayout(rule=rule),
     }
