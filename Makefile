@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm bench-tokenize bench-decision bench-simulated bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-simulated bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -36,9 +36,11 @@ docs: $(VENV)/.dev
 
 # The real engine and real clients, in environments of their own: see tests/vllm/. Clients bring pytest plugins along and
 # hold back versions of what kvguard uses; TGI's own holds back those of the others.
-test-vllm: $(VENV)/.dev $(CLIENTS_VENV)/.installed $(LEGACY_CLIENTS_VENV)/.installed
-	tests/vllm/install.sh
+test-vllm: $(VENV)/.dev engine-and-clients
 	$(BIN)/pytest tests/vllm -m vllm -v
+
+engine-and-clients: $(CLIENTS_VENV)/.installed $(LEGACY_CLIENTS_VENV)/.installed
+	tests/vllm/install.sh
 
 $(CLIENTS_VENV)/.installed: pyproject.toml
 	test -x $(CLIENTS_VENV)/bin/pip || $(PYTHON) -m venv $(CLIENTS_VENV)

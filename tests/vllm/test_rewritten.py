@@ -41,8 +41,10 @@ def degraded(request: InferenceRequest) -> Iterator[bytes]:
 
 
 def failure_of(answer: httpx.Response) -> str | None:
-    """Why an answer is none; a stream says so after its 200."""
-    if answer.status_code == 200 and b'{"error"' not in answer.content and b"event: error" not in answer.content:
+    """Why an answer is none; a stream says so after its 200. A token of the model may read "error" as well."""
+    lines = answer.content.splitlines()
+    failed = any(line.startswith((b'{"error"', b'data: {"error"', b"event: error")) for line in lines)
+    if answer.status_code == 200 and not failed:
         return None
     return f"{answer.status_code} {answer.text[:300]}"
 
