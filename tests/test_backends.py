@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvguard.admission.ahead import Ahead
+from kvguard.admission.blocks import Ahead
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.backend_sections import BackendSettings
 from kvguard.backends import build_backend, reading_of, tgi_server
@@ -95,8 +95,8 @@ def test_a_tgi_server_is_what_the_settings_say() -> None:
 
 
 def test_model_and_memory_make_an_estimate() -> None:
-    """Llama 3 8B has 16 GB of weights and takes 128 KiB a token: 24 GiB hold some 50,000; half as many per shard of two
-    would each keep half the model and half of every token.
+    """Llama 3 8B has 16 GB of weights and takes 128 KiB a token, so 24 GiB hold some 50,000 of them; each of two shards
+    keeps half the model and half of every token, so that there is room for more than three times as many.
     """
     alone = tgi_server(tgi(geometry="llama-3-8b", tgi={"gpu_memory": "24GiB"})).estimated_tokens
     assert alone is not None

@@ -41,6 +41,7 @@ COLUMNS = (
     "preemptions, of sent",
 )
 
+CAPACITY = 1.0
 SUMS: tuple[Callable[[Slice], float], ...] = (
     lambda s: s.good,
     lambda s: s.whole_good,
@@ -67,22 +68,24 @@ def report(slices: list[Slice]) -> str:
         f"Good: the whole answer, first token within {FIRST_TOKEN_SECONDS:g} s, at most {PER_TOKEN_SECONDS:g} s a "
         "token. Figures are medians over rounds, with the least and the most of them in brackets."
     )
-    parts = [good, together(slices), "### Targets", summary(found)]
+    parts = [good, *together(slices), "### Targets", summary(found)]
     for shape in dict.fromkeys(s.shape for s in slices):
         part = [s for s in slices if s.shape == shape]
         parts += [f"### {shape}", note(part), table(part), ratios(part), judged([v for v in found if v.shape == shape])]
     return "\n\n".join(part for part in parts if part)
 
 
-def together(slices: list[Slice]) -> str:
-    """Every arm over all shapes and rounds under overload, on the same arrivals: a slice alone has few answers."""
-    over = [s for s in slices if s.load >= OVERLOAD]
-    if not over:
-        return ""
-    loads = " and ".join(f"{load:g}x" for load in sorted({s.load for s in over}))
+def together(slices: list[Slice]) -> list[str]:
+    """Every arm over all shapes and rounds, on the same arrivals: a slice alone has few answers."""
+    parts = ([s for s in slices if s.load >= OVERLOAD], [s for s in slices if s.load == CAPACITY])
+    return [_summed(part) for part in parts if part]
+
+
+def _summed(slices: list[Slice]) -> str:
+    loads = " and ".join(f"{load:g}x" for load in sorted({s.load for s in slices}))
     lines = [f"All shapes at {loads} together:", "", _line(TOGETHER), _line(["---"] * len(TOGETHER))]
-    for arm in in_order(over):
-        group = [s for s in over if s.arm == arm]
+    for arm in in_order(slices):
+        group = [s for s in slices if s.arm == arm]
         sums = [sum(measure(s) for s in group) for measure in SUMS]
         lines.append(_line([f"`{arm}`", *(f"{total:g}" for total in sums)]))
     return "\n".join(lines)

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from kvguard.admission.ahead import Ahead
-from kvguard.admission.blocks import BlockRule, PoolLayout
+from kvguard.admission.blocks import Ahead, BlockRule, PoolLayout
 from kvguard.admission.usage import EngineUsage, UsageSample
 
 

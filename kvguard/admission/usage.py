@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvguard.admission.ahead import Ahead
+from kvguard.admission.blocks import Ahead
 
 # Upper bounds and how many answers were no longer, both rising; the last bound is often infinite.
 LengthBuckets = tuple[tuple[float, float], ...]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kvguard.admission.ahead import Ahead
+from kvguard.admission.blocks import Ahead
 from kvguard.admission.release import Release
 from kvguard.admission.usage import UsageSample
 

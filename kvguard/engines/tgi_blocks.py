@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from kvguard.admission.ahead import Ahead
-from kvguard.admission.blocks import BlockRule, PoolLayout
+from kvguard.admission.blocks import Ahead, BlockRule, PoolLayout
 from kvguard.modelspec.spec import AttentionSpec, KVCacheSpec, LatentSpec
 
 Version = tuple[int, int, int]

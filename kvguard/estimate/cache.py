@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from kvguard.engines.kind import EngineKind
 from kvguard.engines.vllm_blocks import EngineSettings
 from kvguard.estimate.model import build_model
-from kvguard.estimate.options import Engine, MemoryOptions, Options
+from kvguard.estimate.options import MemoryOptions, Options
 from kvguard.modelspec.dtype import Serving
 
 TGI_MEMORY_SHARE: Final = Fraction(9, 10)  # `TGI_WIGGLE_ROOM` in its server
@@ -34,7 +35,7 @@ def tgi_cache_tokens(model: str, hardware: TgiHardware) -> int:
         contexts=(1,),
         beams=1,
         serving=Serving(kv_cache_dtype=hardware.kv_cache_dtype),
-        engine=Engine.TGI,
+        engine=EngineKind.TGI,
         settings=EngineSettings(tensor_parallel_size=hardware.num_shard),
         block_size=hardware.block_size,
         max_num_seqs=None,

@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvguard.admission.blocks import PoolLayout
+from kvguard.engines.kind import EngineKind
 from kvguard.engines.tgi_blocks import TgiSettings, UnsupportedTgiModel, tgi_layout
 from kvguard.engines.vllm_blocks import UnsupportedLayout, vllm_layout
 from kvguard.estimate.capacity import Capacity, Entry, Limits, Memory, Placed, Pool, Request, capacity, estimate
-from kvguard.estimate.options import Engine, MemoryOptions, Options
+from kvguard.estimate.options import MemoryOptions, Options
 from kvguard.estimate.sizes import format_size
 from kvguard.estimate.source import Source, find_source
 from kvguard.estimate.weights import UnknownWeights, Weights, automatic_weights
@@ -110,9 +111,9 @@ def _check_ranks(spec: KVCacheSpec, text: Fields, options: Options) -> None:
     for kv_heads in sorted({cache.num_kv_heads for cache in spec.caches() if isinstance(cache, AttentionSpec)}):
         if kv_heads % ranks and ranks % kv_heads:
             raise ValueError(f"--tp {ranks} neither divides the {kv_heads} KV heads nor is a multiple of them")
-        if options.engine is Engine.TGI and 1 < kv_heads < ranks:
+        if options.engine is EngineKind.TGI and 1 < kv_heads < ranks:
             raise ValueError(f"TGI cannot split {kv_heads} KV heads over {ranks} GPUs")
-    if stages > 1 and options.engine is Engine.TGI:
+    if stages > 1 and options.engine is EngineKind.TGI:
         raise ValueError(f"--pp {stages}: TGI has no pipeline parallelism")
     if stages > len(spec.layers):
         raise ValueError(f"--pp {stages} is more than the {len(spec.layers)} layers")
@@ -121,12 +122,12 @@ def _check_ranks(spec: KVCacheSpec, text: Fields, options: Options) -> None:
 def _as_kept(spec: KVCacheSpec, options: Options) -> tuple[KVCacheSpec, tuple[str, ...]]:
     """The layers as the engine keeps them: with windows, or every token in every layer."""
     expanded = [c.expanded for c in spec.caches() if isinstance(c, LatentSpec) and c.expanded is not None]
-    if expanded and options.engine is Engine.VLLM:
+    if expanded and options.engine is EngineKind.VLLM:
         token_bytes = sum(cache.bytes_per_token() for cache in expanded)
         return spec, (f"vLLM serves this model with ordinary attention: its blocks cost {token_bytes:,} B a token",)
     if all(cache.window is None for cache in spec.caches()):
         return spec, ()
-    if options.engine is Engine.TGI:
+    if options.engine is EngineKind.TGI:
         return spec.without_windows(), ("TGI keeps every token in every layer: windows save nothing",)
     stateless = [cache for cache in spec.caches() if not isinstance(cache, CrossAttentionSpec | StateSpec)]
     mixed = any(cache.window is None for cache in stateless)
@@ -137,7 +138,9 @@ def _as_kept(spec: KVCacheSpec, options: Options) -> tuple[KVCacheSpec, tuple[st
 
 def _pool(spec: KVCacheSpec, options: Options) -> tuple[Pool | None, tuple[str, ...]]:
     try:
-        layout = vllm_layout(spec, options.settings) if options.engine is Engine.VLLM else _tgi_layout(spec, options)
+        layout = (
+            vllm_layout(spec, options.settings) if options.engine is EngineKind.VLLM else _tgi_layout(spec, options)
+        )
     except (UnsupportedLayout, UnsupportedTgiModel) as error:
         return None, (f"blocks are not known: {error}; requests that fit are counted by bytes",)
     return (Pool(rule=layout.rule, block_bytes=layout.block_bytes), ()) if layout.block_bytes else (None, ())

@@ -1,12 +1,12 @@
 """What was asked for on the command line, read and checked: every fault at once."""
 
 import argparse
-import enum
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from kvguard.engines.kind import EngineKind
 from kvguard.engines.vllm_blocks import EngineSettings
 from kvguard.errors import SettingsError
 from kvguard.estimate.capacity import Request
@@ -19,11 +19,6 @@ _MAX_TOKENS: Final = 1 << 24
 _MAX_BATCH: Final = 1_000_000
 _MAX_ITEMS: Final = 64
 _MAX_GPUS: Final = 1024
-
-
-class Engine(enum.Enum):
-    VLLM = "vllm"
-    TGI = "tgi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +40,7 @@ class Options:
     contexts: tuple[int, ...]
     beams: int
     serving: Serving
-    engine: Engine
+    engine: EngineKind
     settings: EngineSettings
     block_size: int | None
     max_num_seqs: int | None
@@ -115,7 +110,7 @@ def read_options(chosen: argparse.Namespace) -> Options:
     reader = _Reader(chosen)
     if not chosen.config:
         reader.faults.append("name a config.json, a directory with one, or a preset; --list prints the presets")
-    engine = Engine(chosen.engine)
+    engine = EngineKind(chosen.engine)
     options = Options(
         configs=tuple(dict.fromkeys(chosen.config)),
         batches=reader.numbers("batch", most=_MAX_BATCH),
@@ -154,10 +149,10 @@ def _settings(reader: _Reader, chosen: argparse.Namespace) -> EngineSettings:
     )
 
 
-def _max_num_seqs(reader: _Reader, engine: Engine) -> int | None:
+def _max_num_seqs(reader: _Reader, engine: EngineKind) -> int | None:
     """TGI has no such limit unless one is given."""
     if reader.text("max_num_seqs") is None:
-        return 256 if engine is Engine.VLLM else None
+        return 256 if engine is EngineKind.VLLM else None
     return reader.number("max_num_seqs", most=_MAX_BATCH)
 
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kvguard.admission.blocks import BlockRule
+from kvguard.engines.kind import EngineKind
 from kvguard.estimate.capacity import Capacity, Entry, Fit, Limit
 from kvguard.estimate.describe import describe
 from kvguard.estimate.model import Memories, Model
-from kvguard.estimate.options import Engine, Options
+from kvguard.estimate.options import Options
 from kvguard.estimate.sizes import format_size
 
 _LIMITS: Final = {
@@ -16,7 +17,7 @@ _LIMITS: Final = {
     Limit.ONE_DOES_NOT_FIT: "one does not fit",
     Limit.TOO_LONG: "longer than max_position_embeddings",
 }
-_ENGINES: Final = {Engine.VLLM: "vLLM", Engine.TGI: "TGI"}
+_ENGINES: Final = {EngineKind.VLLM: "vLLM", EngineKind.TGI: "TGI"}
 
 
 def render(model: Model, options: Options) -> str:

@@ -185,17 +185,29 @@ class Generation:
 
 async def read_body(headers: Headers, receive: Receive) -> bytes:
     """The whole request body, of which there is a bound."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if not is_json(headers):
         raise ApiError("Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request")
+    body = await whole_body(receive, MAX_BODY_BYTES)
+    if body is None:
+        raise ApiError(f"The body is larger than {MAX_BODY_BYTES} bytes", status=413)
+    return body
+
+
+def is_json(headers: Headers) -> bool:
+    """Whether the body says it is."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def whole_body(receive: Receive, limit: int) -> bytes | None:
+    """The body, None if it is longer than that. Raises ClientLeftError."""
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeftError
         body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise ApiError(f"The body is larger than {MAX_BODY_BYTES} bytes", status=413)
+        if len(body) > limit:
+            return None
         if not message.get("more_body", False):
             return bytes(body)
 

@@ -1,15 +1,11 @@
 """The settings of one simulated engine, under vLLM's names where vLLM has them."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from kvguard.simulator.blocks import blocks_for
 from kvguard.simulator.tgi_config import TgiSimConfig
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,36 +44,28 @@ class SimConfig:
             )
 
 
-AnyConfig = TypeVar("AnyConfig")
+AnyConfig = TypeVar("AnyConfig", SimConfig, TgiSimConfig)
 
 
-def parse_sim_url(url: str, config: Callable[..., AnyConfig], defaults: Mapping[str, Any]) -> AnyConfig:
-    """`sim://NAME?num_gpu_blocks=128&seed=1` -> that `config`, of which the `defaults` are given.
-
-    Raises ValueError naming the field at fault.
-    """
+def parse_sim_url(url: str, config: type[AnyConfig]) -> AnyConfig:
+    """`sim://NAME?num_gpu_blocks=128&seed=1` -> that engine. Raises ValueError naming the field at fault."""
+    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(config)}
     chosen: dict[str, Any] = {}
     for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True, strict_parsing=False):
-        if name not in defaults:
-            raise ValueError(f"no such setting: {name}; there are {', '.join(defaults)}")
-        kind = type(defaults[name])
+        if name not in kinds:
+            raise ValueError(f"no such setting: {name}; there are {', '.join(kinds)}")
         try:
-            chosen[name] = kind(value)
+            chosen[name] = kinds[name](value)
         except ValueError:
-            raise ValueError(f"{name} must be a {kind.__name__}") from None
+            raise ValueError(f"{name} must be a {kinds[name].__name__}") from None
     return config(**chosen)
 
 
 def vllm_sim(url: str) -> SimConfig:
-    """The engine behind a `sim://` address. Raises ValueError naming the field at fault."""
-    return parse_sim_url(url, SimConfig, defaults_of(SimConfig))
+    """The engine behind a `sim://` address."""
+    return parse_sim_url(url, SimConfig)
 
 
 def tgi_sim(url: str) -> TgiSimConfig:
-    """The server behind a `sim+tgi://` address. Raises ValueError naming the field at fault."""
-    return parse_sim_url(url, TgiSimConfig, defaults_of(TgiSimConfig))
-
-
-def defaults_of(config: "type[DataclassInstance]") -> dict[str, Any]:
-    """Every setting and its default."""
-    return {field.name: field.default for field in fields(config)}
+    """The server behind a `sim+tgi://` address."""
+    return parse_sim_url(url, TgiSimConfig)

@@ -8,7 +8,7 @@ from starlette.types import Receive
 
 from kvguard.clock import Clock
 from kvguard.simulator import tgi_exposition
-from kvguard.simulator.app import ClientLeftError
+from kvguard.simulator.app import is_json, whole_body
 from kvguard.simulator.driver import EngineDriver, RequestStream
 from kvguard.simulator.engine import StepResult
 from kvguard.simulator.tgi_config import TgiSimConfig
@@ -70,19 +70,12 @@ class TgiTwin:
 
 async def read_body(headers: Headers, receive: Receive) -> bytes:
     """The whole request body. Raises TgiError for one the server does not read."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if not is_json(headers):
         raise TgiError("Expected request with `Content-Type: application/json`", None, 415)
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeftError
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise TgiError("Failed to buffer the request body: length limit exceeded", None, 413)
-        if not message.get("more_body", False):
-            return bytes(body)
+    body = await whole_body(receive, MAX_BODY_BYTES)
+    if body is None:
+        raise TgiError("Failed to buffer the request body: length limit exceeded", None, 413)
+    return body
 
 
 def refusal(error: TgiError) -> Response:

@@ -2,8 +2,7 @@
 
 from hypothesis import strategies as st
 
-from kvguard.admission.ahead import Ahead
-from kvguard.admission.blocks import BlockGroup, BlockRule
+from kvguard.admission.blocks import Ahead, BlockGroup, BlockRule
 from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.lengths import LengthPolicy, OutputLengths

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.admission.ahead import Ahead
-from kvguard.admission.blocks import BlockRule
+from kvguard.admission.blocks import Ahead, BlockRule
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Forecast
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvguard.admission.ahead import Ahead
-from kvguard.admission.blocks import BlockGroup, BlockRule, PoolLayout
+from kvguard.admission.blocks import Ahead, BlockGroup, BlockRule, PoolLayout
 from kvguard.admission.capacity import Capacity
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import ReservationState

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvguard.admission.ahead import Ahead
+from kvguard.admission.blocks import Ahead
 from kvguard.admission.release import Release
 from kvguard.engines.exposition import ExpositionError
 from kvguard.engines.reading import ServerFacts

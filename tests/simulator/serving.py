@@ -51,6 +51,18 @@ async def serving(config=None, clock=None, create=create_app):
                 server.stop.set()
 
 
+async def opened(client, body, path="/v1/completions"):
+    """A connection of its own that has sent one request and reads nothing yet."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+    payload = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\n\r\n"
+    )
+    writer.write(head.encode() + payload)
+    await writer.drain()
+    return reader, writer
+
+
 def events(text):
     """The payloads of an SSE text; the end mark stays a string."""
     payloads = [block.removeprefix("data: ") for block in text.split("\n\n") if block]

@@ -9,24 +9,12 @@ from kvguard.clock import ManualClock
 from kvguard.simulator.app import create_app
 from kvguard.simulator.config import SimConfig
 
-from .serving import samples, serving
+from .serving import opened, samples, serving
 
 pytestmark = pytest.mark.anyio
 
 USER = [{"role": "user", "content": "hello"}]
 LONG = {"prompt": [1] * 100, "max_tokens": 3000, "ignore_eos": True, "n": 2}
-
-
-async def opened(client, body, path="/v1/completions"):
-    """A connection of its own that has sent one request and reads nothing yet."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
-    payload = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\n\r\n"
-    )
-    writer.write(head.encode() + payload)
-    await writer.drain()
-    return reader, writer
 
 
 async def scraped_until(client, clock, condition):

@@ -11,7 +11,7 @@ from kvguard.simulator.tgi_config import TgiSimConfig
 from tests.kit.recordings import recorded, recorded_json
 
 from .recorded_shapes import frames_of
-from .serving import FAST, events, samples, serving
+from .serving import FAST, events, opened, samples, serving
 from .test_app_disconnect import call
 
 pytestmark = pytest.mark.anyio
@@ -195,18 +195,6 @@ async def test_a_stream_that_does_not_validate(path, body, frames):
     got = events(answer.text)
     assert (answer.status_code, len(got)) == (200, frames)
     assert "`max_new_tokens` must be strictly positive" in json.dumps(got[0])
-
-
-async def opened(client, body, path):
-    """A connection of its own that has sent one request and reads nothing yet."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
-    payload = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}\r\n\r\n"
-    )
-    writer.write(head.encode() + payload)
-    await writer.drain()
-    return reader, writer
 
 
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/vertex"])
