@@ -41,6 +41,7 @@ from kvguard.modelspec.spec import (
 )
 from kvguard.policy_sections import CLASSES
 from kvguard.pool.backend import new_backend
+from kvguard.pool.pool import Pool
 from kvguard.reload import SECTIONS
 from kvguard.section import LEAST_SECONDS
 from kvguard.sections import TierSettings
@@ -252,7 +253,7 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     backend.ledger.progress(backend.reserve(asked, -1.0), 1)
     backend.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     backend.rule_fit = RuleFit(context_tokens=1, engine_blocks=1, predicted_blocks=1)
-    registry.register(PoolCollector((backend,), lambda: 0.0))
+    registry.register(PoolCollector(Pool((backend,)), lambda: 0.0))
     for family in sorted(registry.collect(), key=lambda family: family.name):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = {label for sample in family.samples for label in sample.labels if label != "le"}

@@ -1,6 +1,7 @@
 """What is set of one backend: where it is, what speaks there, and the flags its engine was started with."""
 
 import enum
+import sys
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -107,6 +108,10 @@ class BackendSettings(Section):
     geometry: str | None = None
     """The model: its Hugging Face `config.json`, a directory with one, or a preset of `kvguard estimate --list`. Gives
     blocks by layer, and bytes; models that mix kinds of layers need it."""
+    min_prompt_tokens: Annotated[int, Field(ge=0)] = 0
+    """Shortest prompt that goes there: long prompts may be kept to servers of their own."""
+    max_prompt_tokens: PositiveInt | None = None
+    """Longest prompt that goes there, as long as another backend of the model takes it; default any."""
     mode: ModeChoice | None = None
     """`enforce` or `shadow` for this backend; default as `mode`."""
     engine: EngineFlags = EngineFlags()
@@ -135,7 +140,16 @@ class BackendSettings(Section):
         if self.tgi.gpu_memory is not None and self.geometry is None:
             text = "tgi.gpu_memory tells nothing without geometry, the model whose weights lie there"
             raise together(text, "geometry", ("tgi", "gpu_memory"))
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < self.min_prompt_tokens:
+            text = "max_prompt_tokens must be at least min_prompt_tokens"
+            raise together(text, "min_prompt_tokens", "max_prompt_tokens")
         return self
+
+    @property
+    def prompts(self) -> range:
+        """Tokens a prompt may have that goes there."""
+        longest = sys.maxsize if self.max_prompt_tokens is None else self.max_prompt_tokens + 1
+        return range(self.min_prompt_tokens, longest)
 
     @property
     def label(self) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from kvguard.admission.blocks import PoolLayout
 from kvguard.admission.capacity import CapacityPolicy
+from kvguard.admission.lengths import OutputLengths
 from kvguard.backend_sections import BackendSettings
 from kvguard.engines.kind import EngineKind
 from kvguard.engines.reading import Reading, ServerFacts
@@ -23,12 +24,22 @@ from kvguard.settings import Settings
 LayoutOf = Callable[[int], PoolLayout]
 
 
-def build_backend(settings: Settings, chosen: BackendSettings, layout_of: LayoutOf | None = None) -> Backend:
-    """A backend as the settings have it; nothing is known of its load. `layout_of` stands in for its geometry."""
+def build_backend(
+    settings: Settings,
+    chosen: BackendSettings,
+    layout_of: LayoutOf | None = None,
+    lengths: OutputLengths | None = None,
+) -> Backend:
+    """A backend as the settings have it; nothing is known of its load. `layout_of` stands in for its geometry, and
+    `lengths` is what others have learned for it.
+    """
     layout_of = layout_of or _layout_of(chosen)
     capacity = CapacityPolicy(blocks=chosen.capacity_blocks, block_size=chosen.block_size, layout_of=layout_of)
     policy = settings.occupancy_policy(capacity)
-    backend = new_backend(chosen.label, chosen.base_url, policy, settings.forecast.policy(), settings.signal_policy())
+    known = OutputLengths(settings.forecast.policy()) if lengths is None else lengths
+    signals, health = settings.signal_policy(), settings.health.policy()
+    backend = new_backend(chosen.label, chosen.base_url, policy, known, signals, health)
+    backend.prompts = chosen.prompts
     backend.context_tokens, backend.max_num_seqs = chosen.context_tokens, chosen.engine.max_num_seqs
     backend.release = assumed_facts(chosen).release
     return backend

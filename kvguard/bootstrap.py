@@ -5,21 +5,21 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from kvguard import __version__
+from kvguard.admission.lengths import OutputLengths
 from kvguard.backend_sections import SIMULATED, SIMULATED_TGI, SIMULATED_VLLM, TGI_PREFIX, BackendSettings
 from kvguard.backends import build_backend, reading_of
 from kvguard.clock import Clock
 from kvguard.counting import build_counter
 from kvguard.engines.kind import EngineKind
-from kvguard.errors import SettingsError, UpstreamError
+from kvguard.errors import SettingsError, UpstreamError, UpstreamUnreachable
+from kvguard.members import Members
 from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of, routes_of
-from kvguard.poller import Poller, PollPolicy
-from kvguard.pool.backend import Backend
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
@@ -53,8 +53,7 @@ class Service:
     kind: EngineKind
     controller: Controller
     registry: CollectorRegistry
-    ready: asyncio.Event
-    pollers: tuple[Poller, ...]
+    members: Members
     reloader: Reloader | None = None
 
 
@@ -75,20 +74,21 @@ async def running(
         listeners = [stack.enter_context(bind(listen.host, port)) for port in (listen.admin_port, listen.port)]
         asked, settings = settings, await _with_simulators(settings, clock, stack)
         registry = CollectorRegistry()
-        backends = [build_backend(settings, backend) for backend in settings.backends]
-        metrics = _metrics(asked, registry, backends, clock)
+        lengths = {each.label: OutputLengths(settings.forecast.policy()) for each in settings.backends}
+        metrics = _metrics(asked, registry)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
         reporter = Reporter(metrics, DecisionLog(logger), file_of_decisions)
         controller = Controller(
-            backends,
+            (),
             settings.admission_policy(),
             settings.reject.policy(),
             rng=rng,
             on_tier_change=reporter.tier_change,
         )
+        registry.register(PoolCollector(controller.pool, clock.now, lambda: metrics.tenants))
         controller.recording = file_of_decisions is not None
         if settings.forecast.state_file is not None:
-            state = StateFile(settings.forecast.state_file, backends, reporter)
+            state = StateFile(settings.forecast.state_file, lengths, reporter)
             await stack.enter_async_context(state.kept(clock, settings.forecast.state_interval_seconds))
         upstream = AiohttpUpstream(_limits(settings))
         stack.push_async_callback(upstream.close)
@@ -99,12 +99,19 @@ async def running(
         metrics.watch_waiting(lambda: len(controller.room))
         table = routes_of(settings)
         app = TrafficApp(table, pipeline, controller, upstream, reporter, clock)
-        pollers = _pollers(settings, controller, reporter, clock)
-        ready = _start(pollers, controller, reporter, clock, stack)
+        members = Members(controller, lengths, reporter, clock, settings)
+        stack.push_async_callback(members.close)
         explainer = Explainer(controller, counter, table.generating, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
-        followers.follow(policies_of(asked, backends))
+        followers.follow(policies_of(asked))
+
+        def put(new: Settings) -> None:
+            followers.follow(policies_of(new))
+            members.settings = new
+            controller.retier(clock.now())
+
+        members.start(settings.backends)
         admin = create_admin(controller, registry, clock.now, explain)
         admin_port = await stack.enter_async_context(serving(admin, listeners[0]))
         port = await stack.enter_async_context(serving(app, listeners[1]))
@@ -114,9 +121,8 @@ async def running(
             kind=settings.backends[0].kind,
             controller=controller,
             registry=registry,
-            ready=ready,
-            pollers=pollers,
-            reloader=_following(file, asked, followers, reporter, clock, stack),
+            members=members,
+            reloader=_following(file, asked, put, reporter, clock, stack),
         )
         controller.draining = True
         pipeline.line.dismiss()
@@ -187,15 +193,14 @@ async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.Asy
     return known.model_copy(update={"name": backend.label, "url": f"{prefix}http://{LOOPBACK}:{port}"})
 
 
-def _metrics(settings: Settings, registry: CollectorRegistry, backends: Sequence[Backend], clock: Clock) -> Metrics:
+def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
     metrics.prepare(
         routes=tuple(routes_of(settings).generating),
-        backends=[backend.name for backend in backends],
+        backends=[backend.label for backend in settings.backends],
         sources=[source.value for source in CountSource],
     )
-    registry.register(PoolCollector(backends, clock.now, lambda: metrics.tenants))
     return metrics
 
 
@@ -214,7 +219,7 @@ def _decision_file(
 def _following(
     file: SettingsFile | None,
     settings: Settings,
-    followers: Followers,
+    put: Callable[[Settings], None],
     reporter: Reporter,
     clock: Clock,
     stack: contextlib.AsyncExitStack,
@@ -222,10 +227,6 @@ def _following(
     """Follow the settings file in the background."""
     if file is None:
         return None
-
-    def put(new: Settings) -> None:
-        followers.follow(policies_of(new, followers.controller.backends))
-        followers.controller.retier(clock.now())
 
     reloader = Reloader(file, settings, put, reporter, clock)
     stack.push_async_callback(_cancelled, asyncio.create_task(reloader.run()))
@@ -259,6 +260,8 @@ async def _post(
 ) -> tuple[int, bytes]:
     """Ask a backend that serves the model and answers; the body of the answer is bounded."""
     backend = controller.reachable(model, clock.now())
+    if backend is None:
+        raise UpstreamUnreachable("no backend is known")
     headers = [(b"content-type", b"application/json")]
     request = UpstreamRequest(method="POST", base_url=backend.url, target=path, headers=headers, body=body)
     answer = await upstream.send(request)
@@ -271,45 +274,6 @@ async def _post(
         return answer.status, bytes(received)
     finally:
         answer.abort()
-
-
-def _pollers(settings: Settings, controller: Controller, reporter: Reporter, clock: Clock) -> tuple[Poller, ...]:
-    pollers = []
-    for backend, chosen in zip(controller.backends, settings.backends, strict=True):
-        policy = PollPolicy(
-            interval_seconds=settings.telemetry.interval_seconds,
-            timeout_seconds=settings.telemetry.timeout_seconds,
-            learn_context=chosen.context_tokens is None,
-        )
-        pollers.append(Poller(backend, reading_of(chosen), reporter, clock, policy))
-    return tuple(pollers)
-
-
-def _start(
-    pollers: Sequence[Poller],
-    controller: Controller,
-    reporter: Reporter,
-    clock: Clock,
-    stack: contextlib.AsyncExitStack,
-) -> asyncio.Event:
-    """Scrape in the background; the event is set once every backend has been asked."""
-    waiting = set(range(len(pollers)))
-    ready = asyncio.Event()
-
-    def after_poll(number: int) -> None:
-        controller.retier(clock.now())
-        controller.on_freed()
-        backend = controller.backends[number]
-        geometry = backend.occupancy.policy.capacity.layout_of is not None
-        reporter.sizing(backend.name, backend.review(controller.policy.tiers), geometry=geometry)
-        waiting.discard(number)
-        if not waiting:
-            ready.set()
-
-    for number, poller in enumerate(pollers):
-        task = asyncio.create_task(poller.run(functools.partial(after_poll, number)))
-        stack.push_async_callback(_cancelled, task)
-    return ready
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

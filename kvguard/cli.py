@@ -138,7 +138,7 @@ async def _run(settings: Settings, file: SettingsFile, logger: logging.Logger) -
     async with running(settings, clock=clock, rng=random.Random(), logger=logger, file=file) as service:
         if service.reloader is not None and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, service.reloader.hurry)
-        waiting = {asyncio.create_task(service.ready.wait()), asyncio.create_task(stop.wait())}
+        waiting = {asyncio.create_task(service.members.ready.wait()), asyncio.create_task(stop.wait())}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             print(_banner(service), file=sys.stderr, flush=True)

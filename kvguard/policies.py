@@ -1,7 +1,7 @@
 """Everything a running kvguard goes by that may change without a restart: built whole, then put in place at once."""
 
+import dataclasses
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,8 @@ from kvguard.admission.waiting import WaitingPolicy
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.policy_sections import tenant_table
-from kvguard.pool.backend import Backend
+from kvguard.pool.health import HealthPolicy
+from kvguard.pool.pool import RoutingPolicy
 from kvguard.protocols.routes import VLLM, RouteTable
 from kvguard.protocols.tgi_routes import TGI
 from kvguard.proxy.candidate import CandidatePolicy
@@ -32,7 +33,7 @@ class _Path(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What the settings come to; `occupancy` for each backend. `tenants` are those known by name."""
+    """What the settings come to; `occupancy` but for the capacity of each backend. `tenants` are known by name."""
 
     governance: Governance
     retry: RetryPolicy
@@ -40,7 +41,9 @@ class Policies:
     path: PipelinePolicy
     lengths: LengthPolicy
     signals: SignalPolicy
-    occupancy: tuple[OccupancyPolicy, ...]
+    occupancy: OccupancyPolicy
+    routing: RoutingPolicy
+    health: HealthPolicy
     tenants: frozenset[str]
     config_hash: str
 
@@ -60,14 +63,17 @@ class Followers:
         self.controller.room.policy = policies.waiting
         for path in self.paths:
             path.policy = policies.path
-        for backend, policy in zip(self.controller.backends, policies.occupancy, strict=True):
-            backend.occupancy.policy = policy
+        self.controller.pool.policy = policies.routing
+        for backend in self.controller.backends:
+            capacity = backend.occupancy.policy.capacity
+            backend.occupancy.policy = dataclasses.replace(policies.occupancy, capacity=capacity)
+            backend.health.policy = policies.health
             backend.occupancy.lengths.follow(policies.lengths)
             backend.watch.policy = policies.signals
         self.metrics.configured(config_hash=policies.config_hash, tenants=policies.tenants)
 
 
-def policies_of(settings: Settings, backends: Sequence[Backend]) -> Policies:
+def policies_of(settings: Settings) -> Policies:
     """Build every policy. Raises SettingsError."""
     return Policies(
         governance=governance_of(settings),
@@ -76,7 +82,9 @@ def policies_of(settings: Settings, backends: Sequence[Backend]) -> Policies:
         path=pipeline_policy(settings),
         lengths=settings.forecast.policy(),
         signals=settings.signal_policy(),
-        occupancy=tuple(settings.occupancy_policy(backend.occupancy.policy.capacity) for backend in backends),
+        occupancy=settings.occupancy_policy(),
+        routing=settings.routing.policy(),
+        health=settings.health.policy(),
         tenants=frozenset(settings.tenant_names()),
         config_hash=config_hash(settings),
     )
@@ -116,7 +124,10 @@ def pipeline_policy(settings: Settings) -> PipelinePolicy:
         retry_after_seconds=settings.reject.retry_min_seconds,
         statuses=settings.reject.status,
         patience=Patience(body_seconds=settings.limits.body_seconds, stall_seconds=settings.limits.stall_seconds),
-        candidates=CandidatePolicy(assumed_output_tokens=settings.tokens.assumed_output_tokens),
+        candidates=CandidatePolicy(
+            assumed_output_tokens=settings.tokens.assumed_output_tokens,
+            session_header=settings.routing.session_header.encode() if settings.routing.session_header else None,
+        ),
     )
 
 

@@ -79,6 +79,8 @@ class Poller:
             occupancy.miss(reached=True)
             self._report_failure(type(error).__name__)
         else:
+            if self._backend.identities.observe(sample.started_at):
+                self._reporter.shared_address(self._backend.name)
             change = self._backend.observe(sample, asked_at=asked_at)
             if change is not None:
                 self._reporter.condition_change(change, now=self._clock.now())
@@ -96,7 +98,9 @@ class Poller:
         """Learn what the server is. One that keeps it behind a key keeps it to itself."""
         self._facts_due_at = self._clock.now() + FACTS_RETRY_SECONDS
         try:
-            facts = self._reading.facts(await self._get(client, self._reading.facts_path))
+            # On a connection of its own: a load balancer keeps every connection with one server, so that only a new one
+            # shows whether there are others.
+            facts = self._reading.facts(await self._get(client, self._reading.facts_path, close=True))
         except (httpx.HTTPError, TimeoutError, ValueError):
             return
         self._facts_due_at = self._clock.now() + self._reading.facts_seconds
@@ -105,10 +109,10 @@ class Poller:
         self._facts = facts
         self._backend.introduce(facts, learn_context=self._policy.learn_context)
 
-    async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
+    async def _get(self, client: httpx.AsyncClient, path: str, *, close: bool = False) -> bytes:
         # httpx's own time-outs start anew with every read; this one bounds the whole scrape.
         async with asyncio.timeout(self._policy.timeout_seconds):
-            headers = {"accept-encoding": "identity"}
+            headers = {"accept-encoding": "identity", **({"connection": "close"} if close else {})}
             async with client.stream("GET", self._backend.url + path, headers=headers) as response:
                 response.raise_for_status()
                 page = bytearray()

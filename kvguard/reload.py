@@ -21,6 +21,8 @@ from kvguard.telemetry.reporter import Reporter
 SECTIONS: Final = (
     "mode",
     "share",
+    "routing",
+    "health",
     "tiers",
     "degrade",
     "classes",

@@ -23,7 +23,7 @@ from kvguard.admission.shares import within_share
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.errors import SettingsError
 from kvguard.policies import governance_of
-from kvguard.proxy.controller import hope
+from kvguard.proxy.placement import hope
 from kvguard.proxy.returning import DRAINING_AWAY
 from kvguard.settings import Settings
 from kvguard.sources import load_settings

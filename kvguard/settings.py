@@ -36,6 +36,7 @@ from kvguard.policy_sections import (
     TenantSettings,
     WaitingSettings,
 )
+from kvguard.pool_sections import HealthSettings, RoutingSettings
 from kvguard.section import Threshold, together
 from kvguard.sections import (
     DecisionLogSettings,
@@ -67,7 +68,9 @@ class Settings(BaseSettings):
 
     listen: ListenSettings = ListenSettings()
     backends: Annotated[tuple[BackendSettings, ...], NoDecode] = (BackendSettings(url="sim://"),)
-    """Model servers; a request goes to the one it fills least."""
+    """Model servers; a request goes to the one it fills least of those that serve its model."""
+    routing: RoutingSettings = RoutingSettings()
+    health: HealthSettings = HealthSettings()
     mode: ModeChoice = ModeChoice.ENFORCE
     """`shadow`: decide, count and log as usual, but change and refuse nothing."""
     share: Threshold = 1.0
@@ -198,7 +201,7 @@ class Settings(BaseSettings):
         """The core's value; a tier that was entered is only left below its margin."""
         return self.signals.policy(full_ratio=self.tiers.reject_at - self.tiers.exit_margin)
 
-    def occupancy_policy(self, capacity: CapacityPolicy) -> OccupancyPolicy:
+    def occupancy_policy(self, capacity: CapacityPolicy | None = None) -> OccupancyPolicy:
         """The core's value for one backend."""
         return OccupancyPolicy(
             stale_after_seconds=self.telemetry.stale_after_seconds,
@@ -207,5 +210,5 @@ class Settings(BaseSettings):
             count_shared_once=self.telemetry.count_shared_once,
             share=self.share,
             engine_rule=self.telemetry.engine_rule,
-            capacity=capacity,
+            capacity=capacity or CapacityPolicy(),
         )

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -18,18 +18,17 @@ from kvguard.admission.lengths import OutputLengths
 from kvguard.admission.saved import SavedLengths
 from kvguard.clock import Clock
 from kvguard.errors import SettingsError
-from kvguard.pool.backend import Backend
 from kvguard.telemetry.reporter import Reporter
 
 MAX_STATE_BYTES: Final = 64 * 1024 * 1024
 
 
 class StateFile:
-    """The learned lengths of these backends in a file that is replaced as a whole."""
+    """Learned lengths, by the names of backends, in a file that is replaced as a whole."""
 
-    def __init__(self, path: Path, backends: Sequence[Backend], reporter: Reporter) -> None:
+    def __init__(self, path: Path, lengths: Mapping[str, OutputLengths], reporter: Reporter) -> None:
         self._path = path
-        self._backends = backends
+        self._lengths = lengths
         self._reporter = reporter
         self._saved_version = -1
         # One thread, so that of two saves the later one stays.
@@ -42,8 +41,8 @@ class StateFile:
         except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             self._reporter.state("ignored", str(self._path), _why(error))
             return
-        for backend in self._backends:
-            backend.occupancy.lengths.restore(saved.backends.get(backend.name, ()))
+        for name, lengths in self._lengths.items():
+            lengths.restore(saved.backends.get(name, ()))
         self._saved_version = self._version
 
     @contextlib.asynccontextmanager
@@ -70,7 +69,7 @@ class StateFile:
         version = self._version
         if version == self._saved_version:
             return
-        learned = {backend.name: backend.occupancy.lengths.copy() for backend in self._backends}
+        learned = {name: lengths.copy() for name, lengths in self._lengths.items()}
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, _write, self._path, learned)
         except OSError as error:
@@ -80,7 +79,7 @@ class StateFile:
 
     @property
     def _version(self) -> int:
-        return sum(backend.occupancy.lengths.version for backend in self._backends)
+        return sum(lengths.version for lengths in self._lengths.values())
 
 
 def check_writable(path: Path) -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from kvguard.admission.capacity import CapacityPolicy
 from kvguard.errors import SettingsError
 from kvguard.policies import config_hash, governance_of, policies_of
+from kvguard.pool.health import HealthPolicy
+from kvguard.pool.pool import RoutingPolicy
 from kvguard.proxy.identity import Caller, fingerprint
 from kvguard.settings import Settings
 from kvguard.sources import load_settings
-from tests.kit.explaining import backend_at
 
 
 @pytest.fixture(autouse=True)
@@ -50,19 +52,21 @@ def test_an_override_for_a_route_there_is_not_is_a_fault() -> None:
         governance_of(loaded(overrides=[{"routes": ["/v1/chat"]}]))
 
 
-def test_policies_are_made_for_each_backend() -> None:
-    """What to make of scrapes is new, what the backend's capacity is stays."""
-    backend = backend_at("b", 0.5)
+def test_policies_are_made_of_the_settings() -> None:
+    """Of every section that may change while kvguard runs; how large a cache is, is each backend's own."""
     settings = loaded(
         telemetry={"stale_after_seconds": 9},
         signals={"stall_seconds": 7},
         tiers={"reject_at": 0.9},
         forecast={"quantile": 0.8},
         reject={"retry_min_seconds": 2},
+        routing={"affinity_margin": 0.2, "most_weighed": 7, "session_header": "X-Session-Id"},
+        health={"failures": 0, "eject_seconds": 1, "max_eject_seconds": 3},
     )
-    policies = policies_of(settings, [backend])
-    (occupancy,) = policies.occupancy
-    assert (occupancy.stale_after_seconds, occupancy.capacity) == (9, backend.occupancy.policy.capacity)
+    policies = policies_of(settings)
+    assert (policies.occupancy.stale_after_seconds, policies.occupancy.capacity) == (9, CapacityPolicy())
+    assert policies.routing == RoutingPolicy(affinity_margin=0.2, most_weighed=7)
+    assert policies.health == HealthPolicy(failures=None, eject_seconds=1, max_eject_seconds=3)
     assert (policies.lengths.quantile, policies.retry.min_seconds, policies.path.retry_after_seconds) == (0.8, 2, 2)
     assert (policies.signals.stall_seconds, policies.signals.full_ratio) == (7, pytest.approx(0.88))
     assert policies.config_hash == config_hash(settings) != config_hash(loaded())

@@ -160,7 +160,7 @@ async def test_a_fault_nobody_foresaw_does_not_end_the_scraping() -> None:
         return reading.usage(text, facts)
 
     async with running_stub() as stub, guarding(stub) as guard:
-        guard.service.pollers[0]._reading = replace(reading, usage=usage)
+        guard.service.members.pollers["b0"]._reading = replace(reading, usage=usage)
         await guard.advance(0.5)
         await guard.until(lambda: len(calls) == 1)
         await guard.advance(0.5)

@@ -52,10 +52,12 @@ def outcome_for(world: World, asked: Demand, caller: Caller) -> Admission | Refu
     if early is not None:
         return early
     terms = governance.terms(ROUTE, None, caller)
-    outcome = world.controller.admit(lambda _: asked, None, world.now, terms)
+    outcome = world.controller.admit(world.controller.call(lambda _: asked, terms=terms), world.now)
     if isinstance(outcome, Admission) or world.rng.random() < 0.5:
         return outcome
-    return world.controller.turn_away(lambda _: asked, None, world.now, terms, RejectReason.QUEUE_TIMEOUT)
+    return world.controller.turn_away(
+        world.controller.call(lambda _: asked, terms=terms), world.now, RejectReason.QUEUE_TIMEOUT
+    )
 
 
 def played(seed: int, settings: Settings) -> list[bytes]:

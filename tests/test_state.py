@@ -11,7 +11,7 @@ import pytest
 
 from kvguard import state
 from kvguard.admission.footprint import Demand
-from kvguard.admission.lengths import LengthPolicy
+from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.population import Population
 from kvguard.bootstrap import find_faults, running
@@ -47,6 +47,10 @@ def backends(*lengths: int) -> tuple[Backend, Backend]:
     return first, second
 
 
+def learned(*of: Backend) -> dict[str, OutputLengths]:
+    return {backend.name: backend.occupancy.lengths for backend in of}
+
+
 def forecasts(*of: Backend) -> list[int | None]:
     return [backend.occupancy.lengths.expected(CHAT, cap=1024, produced=0) for backend in of]
 
@@ -65,9 +69,9 @@ async def test_what_one_run_has_learned_the_next_one_knows(tmp_path: Path) -> No
     """Each backend gets its own back, and nothing but lengths, names and counts is in the file."""
     path, reports = tmp_path / "lengths.json", Reports()
     first, second = backends(20, 20, 20)
-    await StateFile(path, (first, second), reports).save()
+    await StateFile(path, learned(first, second), reports).save()
     after = backends()
-    StateFile(path, after, reports).load()
+    StateFile(path, learned(*after), reports).load()
     assert forecasts(*after) == forecasts(first, second) == [20, None]
     assert reports.said == []
     written = json.loads(path.read_text())
@@ -100,7 +104,7 @@ async def test_a_file_that_cannot_be_used_is_said_once_and_ignored(
     path, reports, after = tmp_path / "lengths.json", Reports(), backends()
     if content is not None:
         path.write_bytes(content)
-    StateFile(path, after, reports).load()
+    StateFile(path, learned(*after), reports).load()
     ((what, where, said),) = reports.said
     assert (what, where) == ("ignored", str(path))
     assert why in said
@@ -113,14 +117,14 @@ async def test_a_file_of_the_largest_size_is_read(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(state, "MAX_STATE_BYTES", len(content))
     path, reports, after = tmp_path / "lengths.json", Reports(), backends()
     path.write_bytes(content)
-    StateFile(path, after, reports).load()
+    StateFile(path, learned(*after), reports).load()
     assert (reports.said, forecasts(*after)) == ([], [20, None])
 
 
 async def test_only_news_are_written(tmp_path: Path) -> None:
     """A save with nothing new leaves the file alone, one with news replaces it."""
     path, (first, second) = tmp_path / "lengths.json", backends(20, 20, 20)
-    file = StateFile(path, (first, second), Reports())
+    file = StateFile(path, learned(first, second), Reports())
     await file.save()
     path.unlink()
     await file.save()
@@ -135,7 +139,7 @@ async def test_a_failed_save_is_reported_and_tried_again(tmp_path: Path) -> None
     folder, reports = tmp_path / "state", Reports()
     path = folder / "lengths.json"
     path.mkdir(parents=True)
-    file = StateFile(path, backends(20, 20, 20), reports)
+    file = StateFile(path, learned(*backends(20, 20, 20)), reports)
     await file.save()
     ((what, where, _),) = reports.said
     assert (what, where) == ("not_written", str(path))

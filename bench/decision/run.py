@@ -56,7 +56,7 @@ class Load:
         """Seconds of one decision; an admitted request takes the place of one that ends."""
         asked, backend = candidate(self.rng), self.controller.backends[0]
         began = time.perf_counter()
-        answer = self.controller.admit(lambda _: asked, None, self.now)
+        answer = self.controller.admit(self.controller.call(lambda _: asked), self.now)
         seconds = time.perf_counter() - began
         if isinstance(answer, Admission):
             index = self.rng.randrange(len(self.live))

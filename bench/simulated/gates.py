@@ -87,14 +87,18 @@ class Kvguard(Door):
         if not self._waiting_policy.max_requests:
             refused = self._controller.refuse_early(now, (self._terms,)) or not self._admit(arrival, now)
             return Verdict.REFUSE if refused else Verdict.SEND
-        refusal = self._controller.would_refuse(lambda _: _demand(arrival), None, now, self._terms)
+        refusal = self._controller.would_refuse(
+            self._controller.call(lambda _: _demand(arrival), terms=self._terms), now
+        )
         if refusal is None and not self._waiting:
             return Verdict.SEND if self._admit(arrival, now) else Verdict.REFUSE
         soon = refusal is None or (refusal.wait_seconds or 0.0) <= self._waiting_policy.max_seconds
         if soon and len(self._waiting) < self._waiting_policy.max_requests:
             self._waiting.append((arrival, now + self._waiting_policy.max_seconds))
             return Verdict.WAIT
-        self._controller.turn_away(lambda _: _demand(arrival), None, now, self._terms, RejectReason.SATURATED)
+        self._controller.turn_away(
+            self._controller.call(lambda _: _demand(arrival), terms=self._terms), now, RejectReason.SATURATED
+        )
         return Verdict.REFUSE
 
     def turns(self, now: float) -> Iterator[tuple[Arrival, bool]]:
@@ -104,10 +108,13 @@ class Kvguard(Door):
             yield self._waiting.popleft()[0], False
 
     def _fits(self, arrival: Arrival, now: float) -> bool:
-        return self._controller.would_refuse(lambda _: _demand(arrival), None, now, self._terms) is None
+        return (
+            self._controller.would_refuse(self._controller.call(lambda _: _demand(arrival), terms=self._terms), now)
+            is None
+        )
 
     def _admit(self, arrival: Arrival, now: float) -> bool:
-        outcome = self._controller.admit(lambda _: _demand(arrival), None, now, self._terms)
+        outcome = self._controller.admit(self._controller.call(lambda _: _demand(arrival), terms=self._terms), now)
         if isinstance(outcome, Admission):
             self._admitted[arrival.number] = outcome
         return isinstance(outcome, Admission)

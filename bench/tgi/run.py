@@ -166,7 +166,7 @@ class Scene:
         self.seen.offered += self._counts(arrival)
         admission, cap = None, arrival.cap
         if self._controller is not None:
-            outcome = self._controller.admit(lambda _: _demand(arrival), None, self.now)
+            outcome = self._controller.admit(self._controller.call(lambda _: _demand(arrival)), self.now)
             if not isinstance(outcome, Admission):
                 self.seen.refused += self._counts(arrival)
                 return

@@ -46,9 +46,13 @@ class EngineUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSample:
-    """Every engine one backend reports, ordered by label. Empty when the exposition named none."""
+    """Every engine one backend reports, ordered by label. Empty when the exposition named none.
+
+    `started_at` tells one server from another: Unix time at which its process started, None where it does not say.
+    """
 
     engines: tuple[EngineUsage, ...] = ()
+    started_at: float | None = None
 
     @property
     def unfinished(self) -> int | None:

@@ -29,6 +29,7 @@ METRIC_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "generation_lengths": ("vllm:request_generation_tokens_bucket",),
         "awake": ("vllm:engine_sleep_state",),  # 0.12 on
         "config": ("vllm:cache_config_info",),
+        "started_at": ("process_start_time_seconds",),  # of the API server
     }
 )
 
@@ -61,14 +62,17 @@ def parse_vllm(text: str, *, kv_usage_metric: str | None = None) -> UsageSample:
     """Read one page. `kv_usage_metric` replaces the known gauge names. Raise ExpositionError on a broken line."""
     usage_names = (kv_usage_metric,) if kv_usage_metric else METRIC_NAMES["used_ratio"]
     wanted = frozenset(usage_names).union(*METRIC_NAMES.values())
-    engines = _group_by_engine(parse_samples(text, wanted))
+    samples = parse_samples(text, wanted)
+    started = [s.value for s in samples if s.name in METRIC_NAMES["started_at"] and _counts(s)]
+    engines = _group_by_engine([s for s in samples if s.name not in METRIC_NAMES["started_at"]])
     num_engines = sum(1 for series in engines.values() if series.config)
     ordered = sorted(engines.items(), key=lambda item: (len(item[0]), item[0]))  # "2" before "10"
     return UsageSample(
         engines=tuple(
             _engine_usage(engine, series, usage_names=usage_names, num_engines=num_engines)
             for engine, series in ordered
-        )
+        ),
+        started_at=next(iter(started), None),
     )
 
 

@@ -1,7 +1,9 @@
 """One backend: its address, its ledger and gauge, and the tier in force there."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvguard.admission.calibration import Calibration, LengthForecast
 from kvguard.admission.condition import Condition, EngineState, EngineWatch, Passage, SignalPolicy
@@ -15,6 +17,10 @@ from kvguard.admission.retry import Appointments, FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.admission.usage import UsageSample
 from kvguard.engines.reading import ServerFacts
+from kvguard.pool.health import Health, HealthPolicy, Standing
+from kvguard.pool.identity import Identities
+
+EVERY_LENGTH: Final = range(sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +42,16 @@ class ConditionChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StandingChange:
+    """A backend is in for something else than before, an ejected one for so many `seconds`."""
+
+    backend: str
+    before: Standing
+    after: Standing
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SizingReview:
     """What is new about a backend's sizing: thresholds judged otherwise than before, and a block rule that is off."""
 
@@ -50,12 +66,17 @@ class Backend:
     `parents` maps the adapters among its `models` to their base model. `max_num_seqs` is how many sequences the engine
     runs at once, where that is known; `verdicts` and `rule_fit` are as of the last review. `tier` is the one in force
     by the plain thresholds, `other_tiers` those by the thresholds of classes and overrides. `release` is how it takes
-    requests, where that is not the same for all releases.
+    requests, where that is not the same for all releases. `group` is the name of the setting it comes from, which all
+    servers behind one discovered name share, and `prompts` how many tokens a prompt may have that goes there.
     """
 
     name: str
     url: str
     occupancy: Occupancy
+    group: str = ""
+    prompts: range = EVERY_LENGTH
+    health: Health = field(default_factory=Health)
+    identities: Identities = field(default_factory=Identities)
     watch: EngineWatch = field(default_factory=EngineWatch)
     freed_blocks: FadingSum = field(default_factory=FadingSum)
     refused_blocks: FadingSum = field(default_factory=FadingSum)
@@ -214,6 +235,16 @@ class Backend:
             length = lengths.learned(population, cap=cap, produced=length) or cap or length
         lengths.observe(length, population, cap=cap)
 
+    def judge(self, *, healthy: bool, sent_at: float, now: float) -> StandingChange | None:
+        """Take in how a request that was sent at `sent_at` fared; what it changed, if anything."""
+        before = self.health.standing(now)
+        health = self.health
+        if not (health.answered(sent_at=sent_at) if healthy else health.failed(sent_at=sent_at, now=now)):
+            return None
+        after = self.health.standing(now)
+        seconds = None if healthy else self.health.closed_until - now
+        return StandingChange(backend=self.name, before=before, after=after, seconds=seconds)
+
     def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
         """End a reservation; its blocks count as freed once."""
         if self.ledger.end(reservation, state, now=now):
@@ -221,8 +252,15 @@ class Backend:
 
 
 def new_backend(
-    name: str, url: str, policy: OccupancyPolicy, lengths: LengthPolicy, signals: SignalPolicy | None = None
+    name: str,
+    url: str,
+    policy: OccupancyPolicy,
+    lengths: LengthPolicy | OutputLengths,
+    signals: SignalPolicy | None = None,
+    health: HealthPolicy | None = None,
 ) -> Backend:
-    """A backend nothing is known of yet."""
-    occupancy = Occupancy(policy, OutputLengths(lengths))
-    return Backend(name=name, url=url, occupancy=occupancy, watch=EngineWatch(signals))
+    """A backend nothing is known of yet, and a group by itself; `lengths` may be what others have learned."""
+    occupancy = Occupancy(policy, lengths if isinstance(lengths, OutputLengths) else OutputLengths(lengths))
+    return Backend(
+        name=name, url=url, group=name, occupancy=occupancy, watch=EngineWatch(signals), health=Health(health)
+    )

@@ -107,7 +107,10 @@ class TrafficApp:
             await exchange.respond(failure)
 
     async def _pass(self, exchange: Exchange, method: str, path: str, body: bytes) -> WholeAnswer | None:
+        wait = self.policy.retry_after_seconds
         backend = self._controller.reachable(None, self._clock.now())
+        if backend is None:
+            return self._refused(path, RejectReason.BACKEND_UNREACHABLE, wait)
         query = b"?" + exchange.query if exchange.query else b""
         identity = self._controller.governance.identity
         withheld = identity.withheld(trusted=identity.trusts(exchange.peer))
@@ -118,7 +121,6 @@ class TrafficApp:
             headers=to_upstream(exchange.headers, exchange.request_id, withheld),
             body=body,
         )
-        wait = self.policy.retry_after_seconds
         try:
             answer = await self._upstream.send(request)
             try:

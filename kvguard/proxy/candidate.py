@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import DegradePolicy
+from kvguard.pool.affinity import NO_TRAIL, Trail
 from kvguard.pool.backend import Backend
+from kvguard.pool.pool import RoutingHints
 from kvguard.protocols.request import InferenceRequest
 from kvguard.protocols.route import Route
 from kvguard.proxy.headers import OPT_OUT, find
@@ -15,31 +17,40 @@ from kvguard.tokenization.counter import PromptCounter, TokenCount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidatePolicy:
-    """What an operator says of requests before any decision."""
+    """What an operator says of requests before any decision; requests of one session have the same `session_header`."""
 
     assumed_output_tokens: int = 512
+    session_header: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A request whose prompts are counted, of a caller of this `priority`."""
+    """A request whose prompts are counted, of a caller of this `priority`; `trail` tells which others it belongs to."""
 
     request: InferenceRequest
     count: TokenCount
     policy: CandidatePolicy
     priority: str
+    trail: Trail = NO_TRAIL
 
-    def demand_on(self, backend: Backend) -> Demand:
-        """What it asks of this backend, whose context bounds its answer and whose models alone are remembered."""
+    @property
+    def hints(self) -> RoutingHints:
+        """What says where it is best served."""
+        return RoutingHints(trail=self.trail, prompt_tokens=max(self.count.prompts, default=None))
+
+    def demand_on(self, backend: Backend | None) -> Demand:
+        """What it asks of this backend, whose context bounds its answer and whose models alone are remembered; of
+        none in particular where it is None.
+        """
         demand = self.request.demand(
             self.count.prompts,
-            context_tokens=backend.context_tokens,
+            context_tokens=backend.context_tokens if backend else None,
             assumed_output_tokens=self.policy.assumed_output_tokens,
             slack=self.count.slack,
             estimated=self.count.estimated,
-            release=backend.release,
+            release=backend.release if backend else None,
         )
-        model = backend.base_model(self.request.model)
+        model = backend.base_model(self.request.model) if backend else ""
         # Classes are few and the operator's; a tenant's name may be anything, and is nobody else's to learn from.
         population = dataclasses.replace(demand.population, model=model, caller=self.priority)
         return dataclasses.replace(demand, population=population)

@@ -1,7 +1,7 @@
 """Admission over all backends: one plain call from reading occupancy to reserving, with no await in between."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kvguard.admission.calibration import LengthForecast, forecast_of
@@ -11,48 +11,23 @@ from kvguard.admission.decision import (
     Decision,
     Reject,
     blocks_until_open,
-    decide,
     refuse_any,
 )
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Reservation, ReservationState
-from kvguard.admission.occupancy import Ratios, TelemetryState
+from kvguard.admission.occupancy import Ratios
 from kvguard.admission.policy import Degradation
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.recorded import DecisionRecord
 from kvguard.admission.retry import RetryPolicy
-from kvguard.admission.shares import within_share
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.waiting import WaitingPolicy, WaitingRoom
 from kvguard.pool.backend import Backend, TierChange
+from kvguard.pool.pool import NO_HINTS, Pool, RoutingHints
 from kvguard.proxy.governance import Governance, Terms
+from kvguard.proxy.placement import Call, DemandOf, TierOn, Weighed, choose, hope
 from kvguard.proxy.recording import record_of
 from kvguard.proxy.returning import DRAINING_AWAY, Returning
-
-# Which refusal speaks for all when every backend refuses: the one that may pass soonest.
-_HOPE = (
-    RejectReason.SATURATED,
-    RejectReason.TENANT_SHARE,
-    RejectReason.STALE_METRICS,
-    RejectReason.NO_METRICS,
-    RejectReason.BACKEND_STALLED,
-    RejectReason.BACKEND_UNREACHABLE,
-    RejectReason.TOO_LARGE,
-)
-
-DemandOf = Callable[[Backend], Demand]
-TierOn = Callable[[Backend, TierPolicy], Tier]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
-    """What one backend would do with a request while `base` is the tier in force there; in `shadow` it only says so."""
-
-    backend: Backend
-    base: Tier
-    demand: Demand
-    decision: Decision
-    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +72,14 @@ class Controller:
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        backends: Iterable[Backend],
         policy: AdmissionPolicy,
         retry: RetryPolicy,
         *,
         rng: random.Random,
         on_tier_change: Callable[[TierChange], None],
     ) -> None:
-        self.backends = tuple(backends)
+        self.pool = Pool(backends)
         self.draining = False
         self.recording = False
         self.governance = Governance.plain(policy)
@@ -117,10 +92,14 @@ class Controller:
     def policy(self) -> AdmissionPolicy:
         return self.governance.table.default
 
-    def retier(self, now: float) -> None:
-        """Bring every backend's tiers up to date."""
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        return self.pool.backends
+
+    def retier(self, now: float, backends: Iterable[Backend] | None = None) -> None:
+        """Bring the tiers of these backends up to date, by default of all."""
         table = self.governance.table
-        for backend in self.backends:
+        for backend in self.backends if backends is None else backends:
             change = backend.retier(table.default.tiers, now, table.other_tiers)
             if change is not None:
                 self._on_tier_change(change)
@@ -131,7 +110,6 @@ class Controller:
         """A refusal that holds for any request on `possible` terms (none: the usual ones), before its body is read;
         None when it depends on the request, or may be done without.
         """
-        self.retier(now)
         possible = possible or self.governance.possible()
         early = self.early(now, possible)
         if early is None:
@@ -148,60 +126,70 @@ class Controller:
         self, now: float, possible: Sequence[Terms], tier_on: TierOn | None = None
     ) -> tuple[Backend | None, Reject] | None:
         """Why a request is refused now on each of the terms it may have, and by which backend; None when it depends.
-        Changes nothing.
+        Changes no more than tiers, and those only without `tier_on`.
         """
-        tier_on = tier_on or _in_force
         if self.draining:
-            tier = min(tier_on(backend, possible[0].policy.tiers) for backend in self.backends)
-            return None, Reject(tier=tier, reason=RejectReason.DRAINING, ratios=None)
+            return None, Reject(tier=self.tier, reason=RejectReason.DRAINING, ratios=None)
+        asked, tier_on = self.pool.asked(None, now), tier_on or self._tier_on(now)
+        if not asked:
+            return None, self.nobody()
         found: list[tuple[Backend, Reject]] = []
         for terms in possible:
-            rejects = [self._early(backend, terms, tier_on, now) for backend in self._answering(self.backends, now)]
-            certain = [each for each in rejects if each is not None]
-            if len(certain) < len(rejects):
-                return None
-            found += certain
+            for backend in asked:
+                certain = self._early(backend, terms, tier_on, now)
+                if certain is None:
+                    return None
+                found.append(certain)
         return min(found, key=lambda pair: hope(pair[1]))
+
+    def nobody(self) -> Reject:
+        """Why a request is refused that no backend may be asked about."""
+        draining = any(backend.health.drained for backend in self.backends)
+        reason = RejectReason.DRAINING if draining else RejectReason.BACKEND_UNREACHABLE
+        return Reject(tier=self.tier, reason=reason, ratios=None)
+
+    def _tier_on(self, now: float) -> TierOn:
+        """The tier in force on a backend, brought up to date the first time it is asked for."""
+        current = set[str]()
+
+        def tier_on(backend: Backend, policy: TierPolicy) -> Tier:
+            if backend.name not in current:
+                current.add(backend.name)
+                self.retier(now, (backend,))
+            return backend.tier_under(policy).tier
+
+        return tier_on
 
     def _early(self, backend: Backend, terms: Terms, tier_on: TierOn, now: float) -> tuple[Backend, Reject] | None:
         policy, occupancy, tier = terms.policy, backend.occupancy, tier_on(backend, terms.policy.tiers)
         reason = refuse_any(occupancy, tier, policy, now, backend.passage(now))
-        if reason is None or terms.shadow_on(backend.name):
+        if reason is None or terms.shadow_on(backend.group):
             return None
         needed = blocks_until_open(occupancy, policy, now)
         return backend, Reject(tier=tier, reason=reason, ratios=occupancy.ratios(now), needed_blocks=needed)
 
-    def weigh(
-        self, demand_of: DemandOf, model: str | None, now: float, terms: Terms, tier_on: TierOn | None = None
-    ) -> tuple[Weighed, ...]:
-        """What each backend that is asked would do with the request. Changes nothing."""
-        tier_on = tier_on or _in_force
-        return tuple(
-            _weighed(backend, demand_of(backend), tier_on(backend, terms.policy.tiers), terms, now)
-            for backend in self._answering(self._serving(model), now)
-        )
+    def choose(self, call: Call, now: float, tier_on: TierOn | None = None) -> Weighed | None:
+        """What the backend that is chosen would do with the request; changes no more than tiers, as `early`."""
+        return choose(self.pool, call, tier_on or self._tier_on(now), now)
 
-    def choose(self, weighed: Sequence[Weighed], now: float, terms: Terms) -> Weighed:
-        """The backend the request fills least, a probe only where no other takes it; or else the most hopeful refusal,
-        one in shadow first.
-        """
-        admits = [(each, each.decision) for each in weighed if isinstance(each.decision, Admit)]
-        if not admits:
-            rejects = [(each, each.decision) for each in weighed if isinstance(each.decision, Reject)]
-            return min(rejects, key=lambda pair: (not pair[0].shadow, hope(pair[1])))[0]
-        if len(admits) == 1:
-            return admits[0][0]
-        return min(admits, key=lambda pair: _load(pair[0].backend, pair[1], terms.policy, now))[0]
+    def call(
+        self,
+        demand_of: DemandOf,
+        *,
+        model: str | None = None,
+        terms: Terms | None = None,
+        hints: RoutingHints = NO_HINTS,
+    ) -> Call:
+        """A request as it is decided on; without `terms` on the usual."""
+        return Call(demand_of=demand_of, model=model, terms=terms or self.governance.terms(model=model), hints=hints)
 
-    def admit(
-        self, demand_of: DemandOf, model: str | None, now: float, terms: Terms | None = None
-    ) -> Admission | Refusal:
-        """Reserve on the backend the request fills least, or say why none takes it; without `terms` on the usual."""
-        terms = terms or self.governance.terms(model=model)
-        self.retier(now)
-        chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
+    def admit(self, call: Call, now: float) -> Admission | Refusal:
+        """Reserve on the backend that is chosen, or say why none takes it."""
+        chosen = self.choose(call, now)
+        if chosen is None:
+            return self._refusal(None, self.nobody(), now)
         backend, decision, verdict = chosen.backend, chosen.decision, None
-        record = self._record(chosen, model, now, terms)
+        record = self._record(chosen, call, now)
         backend.note(chosen.demand)
         if isinstance(decision, Admit) and decision.probe:
             backend.watch.probed(now)
@@ -211,7 +199,8 @@ class Controller:
         if isinstance(decision, Reject):
             return replace(self._refused(chosen, decision, now), record=record)
         forecast = forecast_of(decision.demand, backend.occupancy.lengths)
-        reservation = backend.reserve(decision.demand, now, terms.caller.tenant)
+        reservation = backend.reserve(decision.demand, now, call.terms.caller.tenant)
+        self.pool.sent(backend, call.hints.trail, now)
         return Admission(
             backend=backend,
             reservation=reservation,
@@ -221,10 +210,11 @@ class Controller:
             record=record,
         )
 
-    def would_refuse(self, demand_of: DemandOf, model: str | None, now: float, terms: Terms) -> Refusal | None:
+    def would_refuse(self, call: Call, now: float) -> Refusal | None:
         """What `admit` would say if it refused; nothing is counted, and nobody told when to come back."""
-        self.retier(now)
-        chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
+        chosen = self.choose(call, now)
+        if chosen is None:
+            return self._plain_refusal(None, self.nobody(), now)
         if chosen.shadow or not isinstance(chosen.decision, Reject):
             return None
         return self._plain_refusal(chosen.backend, chosen.decision, now)
@@ -235,13 +225,12 @@ class Controller:
             chosen.backend.refused_blocks.add(blocks, now)
         return self._refusal(chosen.backend, reject, now, blocks)
 
-    def turn_away(
-        self, demand_of: DemandOf, model: str | None, now: float, terms: Terms, reason: RejectReason
-    ) -> Refusal:
+    def turn_away(self, call: Call, now: float, reason: RejectReason) -> Refusal:
         """A refusal for this reason, even if the request would fit: others go first."""
-        self.retier(now)
-        chosen = self.choose(self.weigh(demand_of, model, now, terms), now, terms)
-        record = self._record(chosen, model, now, terms)
+        chosen = self.choose(call, now)
+        if chosen is None:
+            return self._refusal(None, self.nobody(), now)
+        record = self._record(chosen, call, now)
         refusal = self._turned_away(chosen, now, reason)
         return replace(refusal, record=record and replace(record, turned_away=refusal.reason))
 
@@ -254,10 +243,10 @@ class Controller:
         ratios = chosen.decision.ratios
         return self._refused(chosen, Reject(tier=chosen.base, reason=reason, ratios=ratios, needed_blocks=needed), now)
 
-    def _record(self, chosen: Weighed, model: str | None, now: float, terms: Terms) -> DecisionRecord | None:
+    def _record(self, chosen: Weighed, call: Call, now: float) -> DecisionRecord | None:
         if not self.recording:
             return None
-        return record_of(chosen.backend, chosen.decision, (terms,), now, chosen.demand, model)
+        return record_of(chosen.backend, chosen.decision, (call.terms,), now, chosen.demand, call.model)
 
     def recount(self, admission: Admission, counted: Demand) -> None:
         """Correct a live reservation by an exact count of its prompts."""
@@ -283,21 +272,13 @@ class Controller:
     @property
     def tier(self) -> Tier:
         """The mildest tier in force: what a new request meets at best."""
-        return min(backend.tier.tier for backend in self.backends)
+        return min((backend.tier.tier for backend in self.backends), default=Tier.NORMAL)
 
-    def reachable(self, model: str | None, now: float) -> Backend:
-        """A backend for requests that take no KV: the least loaded of those that serve the model and answer."""
-        return min(self._answering(self._serving(model), now), key=lambda backend: backend.ledger.live)
-
-    def _serving(self, model: str | None) -> tuple[Backend, ...]:
-        """The backends that list the model; all of them when none does, and the engine says 404."""
-        named = tuple(backend for backend in self.backends if model in backend.models)
-        return named or self.backends
-
-    def _answering(self, backends: tuple[Backend, ...], now: float) -> tuple[Backend, ...]:
-        """Those that can be reached; all of them when none can, and the attempt tells."""
-        answering = (b for b in backends if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE)
-        return tuple(answering) or backends
+    def reachable(self, model: str | None, now: float) -> Backend | None:
+        """A backend for requests that take no KV: the least loaded of those that serve the model and answer; None when
+        there is none.
+        """
+        return min(self.pool.asked(model, now), key=lambda backend: backend.ledger.live, default=None)
 
     def _refusal(self, backend: Backend | None, reject: Reject, now: float, blocks: int = 0) -> Refusal:
         return replace(
@@ -310,7 +291,9 @@ class Controller:
         return Refusal(
             reason=reject.reason,
             tier=reject.tier,
-            message=MESSAGES[reject.reason],
+            message=_NOT_WANTED
+            if reject.reason is RejectReason.DRAINING and not self.draining
+            else MESSAGES[reject.reason],
             backend=backend.name if backend else "",
             ratios=reject.ratios,
             wait_seconds=self.returning.wait_seconds(backend, reject, now),
@@ -331,6 +314,9 @@ MESSAGES = {
 }
 
 
+_NOT_WANTED = "The servers of this model take no new requests."
+
+
 def _nothing() -> None:
     """What happens when nobody waits for blocks."""
 
@@ -338,27 +324,3 @@ def _nothing() -> None:
 def _blocks(demand: Demand, backend: Backend) -> int:
     capacity = backend.occupancy.capacity
     return demand.reserved_blocks(capacity.rule) if capacity else 0
-
-
-def _in_force(backend: Backend, policy: TierPolicy) -> Tier:
-    return backend.tier_under(policy).tier
-
-
-def _weighed(backend: Backend, demand: Demand, base: Tier, terms: Terms, now: float) -> Weighed:
-    policy, occupancy = terms.policy, backend.occupancy
-    decision = decide(demand, base, occupancy, policy, now, backend.passage(now))
-    if isinstance(decision, Admit):
-        tenant, max_share = terms.caller.tenant, terms.tenant.max_share
-        decision = within_share(decision, occupancy, policy, tenant=tenant, max_share=max_share, now=now)
-    return Weighed(backend=backend, base=base, demand=demand, decision=decision, shadow=terms.shadow_on(backend.name))
-
-
-def _load(backend: Backend, admit: Admit, policy: AdmissionPolicy, now: float) -> tuple[bool, int, float]:
-    """Sorts admissions: probes last, then by the milder tier, then by how full the backend gets."""
-    ratios = backend.occupancy.ratios(now, admit.demand)
-    return admit.probe, admit.tier, 0.0 if ratios is None else policy.tiers.reject.ratio(ratios)
-
-
-def hope(reject: Reject) -> tuple[int, float]:
-    """Sorts refusals by how soon they may pass."""
-    return _HOPE.index(reject.reason), reject.needed_blocks

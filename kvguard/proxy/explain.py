@@ -5,6 +5,7 @@ request. What a request says never shows, only sizes and the fields that would b
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,15 +22,17 @@ from kvguard.admission.tiers import Tier, TierPolicy, tier_of
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest
 from kvguard.pool.backend import Backend
+from kvguard.pool.health import Standing
 from kvguard.protocols.fields import is_set, read_fields
 from kvguard.protocols.openai_errors import OPENAI_ERRORS, error_body
 from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.route import Route
 from kvguard.proxy.candidate import Candidate, counted, marked, named, opts_out
-from kvguard.proxy.controller import Controller, Refusal, Weighed
+from kvguard.proxy.controller import Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, WholeAnswer
 from kvguard.proxy.governance import Terms
 from kvguard.proxy.pipeline import PipelinePolicy
+from kvguard.proxy.placement import Weighed, weigh
 from kvguard.proxy.reading import BodyReader
 from kvguard.proxy.refusal import STATUS, body_too_large, invalid_request, render
 from kvguard.proxy.upstream import Headers
@@ -152,15 +155,21 @@ class _Explaining:
 
     def whole(self) -> Json:
         model, terms = self.candidate.request.model, self.terms
-        weighed = self.controller.weigh(self.candidate.demand_on, model, self.now, terms, self._tier_on)
-        chosen = self.controller.choose(weighed, self.now, terms)
+        call = self.controller.call(self.candidate.demand_on, model=model, terms=terms, hints=self.candidate.hints)
+        chosen = self.controller.choose(call, self.now, self._tier_on)
         possible = self.controller.governance.possible(self.route, terms.caller)
         early = self.controller.early(self.now, possible, self._tier_on)
-        asked = {each.backend.name: each for each in weighed}
-        reports = [self._report(backend, asked.get(backend.name)) for backend in self.controller.backends]
-        speaks: Backend | None = chosen.backend
+        asked = self.controller.pool.asked(model, self.now, call.hints)
+        reports = [
+            self._report(backend, weigh(backend, call, self._tier_on, self.now) if backend in asked else None)
+            for backend in self.controller.backends
+        ]
+        speaks = chosen.backend if chosen else None
         if early is not None:
             speaks, verdict = early[0], {**self._refusal(*early), "why": [self._early_why(early[1])]}
+        elif chosen is None:
+            nobody = self.controller.nobody()
+            verdict = {**self._refusal(None, nobody), "why": [self._nobody_why(nobody)]}
         else:
             verdict = self._verdict(chosen)
         name = speaks.name if speaks else None
@@ -176,6 +185,10 @@ class _Explaining:
             return "refused (draining), because kvguard is shutting down: no backend is asked"
         asked = "no backend that can be reached takes any request now"
         return f"refused ({reject.reason.value}) before its body is read, because {asked}; see the backends"
+
+    def _nobody_why(self, reject: Reject) -> str:
+        why = "every backend of this model is being drained" if self.controller.backends else "no backend is known"
+        return f"refused ({reject.reason.value}), because {why}"
 
     def _verdict(self, weighed: Weighed) -> Json:
         decision, why = weighed.decision, self._why(weighed)
@@ -217,6 +230,7 @@ class _Explaining:
         return {
             "backend": backend.name,
             **verdict,
+            "standing": backend.health.standing(self.now).value,
             "telemetry": occupancy.telemetry(self.now).value,
             "condition": backend.condition(self.now).state.value,
             "base_tier": int(base),
@@ -258,6 +272,14 @@ class _Explaining:
         if others and backend not in others:
             listed = ", ".join(sorted(backend.models)) or "none"
             return f"not asked, because it does not list this model; it lists {listed}"
+        standing, prompt = backend.health.standing(self.now), self.candidate.hints.prompt_tokens
+        if standing in _NOT_TAKING:
+            return f"not asked, because {_NOT_TAKING[standing]}"
+        if prompt is not None and prompt not in backend.prompts:
+            longest = (
+                "" if backend.prompts == range(backend.prompts.start, sys.maxsize) else f" to {backend.prompts[-1]}"
+            )
+            return f"not asked, because it takes prompts of {backend.prompts.start}{longest} tokens"
         return f"not asked, because {gauge_words(backend.occupancy, self.now)} and another backend answers"
 
     def _level(self, occupancy: Occupancy, base: Tier, demand: Demand) -> int:
@@ -316,6 +338,14 @@ class _Explaining:
             },
             "ratios": ratios,
         }
+
+
+_NOT_TAKING = {
+    Standing.EJECTED: "it failed several requests in a row (health)",
+    Standing.PROBED: "one request is finding out whether it works again (health)",
+    Standing.DRAINED: "it is drained by the operator",
+    Standing.LEAVING: "discovery does not find it any more",
+}
 
 
 def _whole(blocks: float) -> int:

@@ -13,6 +13,7 @@ from kvguard.admission.footprint import Demand
 from kvguard.admission.reasons import RejectReason
 from kvguard.clock import Clock
 from kvguard.errors import InvalidRequest, UpstreamError, UpstreamPoolExhausted, UpstreamUnreachable
+from kvguard.pool.backend import Backend
 from kvguard.protocols.request import InferenceRequest
 from kvguard.protocols.rewrite import Rewritten
 from kvguard.protocols.route import Route
@@ -22,12 +23,13 @@ from kvguard.proxy.exchange import BodyTooLarge, Exchange, Patience, WholeAnswer
 from kvguard.proxy.governance import Terms
 from kvguard.proxy.headers import to_upstream
 from kvguard.proxy.identity import Caller
+from kvguard.proxy.placement import Call
 from kvguard.proxy.reading import BodyReader
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Manner, Relay, Relayed
 from kvguard.proxy.upstream import Upstream, UpstreamRequest
 from kvguard.proxy.waiting_line import Question, WaitingLine, ticket_of
-from kvguard.proxy.work import Work
+from kvguard.proxy.work import Work, shows_health
 from kvguard.telemetry.events import DecisionEvent, End, Mode, Outcome
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import PromptCounter
@@ -148,46 +150,74 @@ class Pipeline:
         candidate = await self._counted(
             marked(request, route, exchange.headers, terms.policy.degrade), terms.priority.name
         )
-        outcome = await self.line.admit(self._question(candidate, route, caller, size_bytes))
+        question = self._question(candidate, route, caller, size_bytes)
+        outcome = await self.line.admit(question)
         if isinstance(outcome, Refusal):
-            asked = candidate.demand_on(self._controller.backends[0])
-            return self._refused(exchange, route, outcome, caller, asked)
-        work = Work(exchange, candidate, route, candidate.demand_on(outcome.backend), outcome, caller)
-        recount = asyncio.ensure_future(self._recount(work)) if candidate.count.estimated else None
+            return self._refused(exchange, route, outcome, caller, candidate.demand_on(self._likely(candidate)))
+        work = self._work(exchange, candidate, route, outcome, caller)
         try:
-            return await self._forward(work)
-        finally:
-            if recount is not None:
-                recount.cancel()
-            self._controller.release(outcome, now=self._clock.now())
+            return await self._forward(work, last=False)
+        except UpstreamUnreachable as error:
+            # The connection carried nothing, so another backend may be asked without anything being asked twice.
+            without = frozenset({outcome.backend})
+            again = self._controller.admit(self._call(candidate, route, caller, without), self._clock.now())
+            if isinstance(again, Refusal):
+                now = self._clock.now()
+                self._reporter.end(work.end_event(End.UPSTREAM_ERROR, None, began=now, now=now, detail=str(error)))
+                return self._failed(work, error)
+            self._reporter.rerouted(outcome.backend.name)
+        return await self._forward(self._work(exchange, candidate, route, again, caller, moved=True), last=True)
+
+    def _work(
+        self,
+        exchange: Exchange,
+        candidate: Candidate,
+        route: Route,
+        admission: Admission,
+        caller: Caller,
+        *,
+        moved: bool = False,
+    ) -> Work:
+        asked = candidate.demand_on(admission.backend)
+        return Work(exchange, candidate, route, asked, admission, caller, moved=moved)
+
+    def _likely(self, candidate: Candidate) -> Backend | None:
+        """A backend that might serve it, for what has to be said of a request that none was chosen for."""
+        return self._controller.reachable(candidate.request.model, self._clock.now())
+
+    def _call(
+        self, candidate: Candidate, route: Route, caller: Caller, without: frozenset[Backend] = frozenset()
+    ) -> Call:
+        """The request as it is decided on, on the terms of the moment."""
+        controller, model = self._controller, candidate.request.model
+        terms = controller.governance.terms(route.path, model, caller)
+        hints = dataclasses.replace(candidate.hints, without=without) if without else candidate.hints
+        return controller.call(candidate.demand_on, model=model, terms=terms, hints=hints)
 
     def _question(self, candidate: Candidate, route: Route, caller: Caller, size_bytes: int) -> Question:
-        """The request as those who wait in line are asked about it, on the terms of the moment."""
-        model, controller = candidate.request.model, self._controller
-
-        def terms() -> Terms:
-            return controller.governance.terms(route.path, model, caller)
+        """The request as those who wait in line are asked about it."""
+        controller = self._controller
 
         def admit(now: float) -> Admission | Refusal:
             began = self._clock.now()
-            outcome = controller.admit(candidate.demand_on, model, now, terms())
+            outcome = controller.admit(self._call(candidate, route, caller), now)
             self._reporter.decided(self._clock.now() - began)
             return outcome
 
         def would_refuse(now: float) -> Refusal | None:
-            return controller.would_refuse(candidate.demand_on, model, now, terms())
+            return controller.would_refuse(self._call(candidate, route, caller), now)
 
         def refuse(now: float, reason: RejectReason) -> Refusal:
-            return controller.turn_away(candidate.demand_on, model, now, terms(), reason)
+            return controller.turn_away(self._call(candidate, route, caller), now, reason)
 
-        asked, backend = terms(), controller.backends[0]
+        terms, backend = self._call(candidate, route, caller).terms, self._likely(candidate)
         return Question(
             admit=admit,
             would_refuse=would_refuse,
             refuse=refuse,
-            ticket=ticket_of(candidate.demand_on(backend), backend, asked, size_bytes),
-            kind=(model, caller.priority),
-            waits=not (asked.policy.exempt or asked.priority.shadow),
+            ticket=ticket_of(candidate.demand_on(backend), backend, terms, size_bytes),
+            kind=(candidate.request.model, caller.priority),
+            waits=not (terms.policy.exempt or terms.priority.shadow),
         )
 
     def _give_back(self, admission: Admission) -> None:
@@ -206,31 +236,54 @@ class Pipeline:
         self._reporter.counted(candidate.count.source.value, self._clock.now() - began)
         return candidate
 
-    async def _forward(self, work: Work) -> WholeAnswer | None:
+    async def _forward(self, work: Work, *, last: bool) -> WholeAnswer | None:
+        """Forward and relay, and end the reservation. Raises UpstreamUnreachable unless this is the last attempt."""
+        recount = asyncio.ensure_future(self._recount(work)) if work.candidate.count.estimated else None
+        try:
+            return await self._attempt(work, last=last)
+        finally:
+            if recount is not None:
+                recount.cancel()
+            self._controller.release(work.admission, now=self._clock.now())
+
+    async def _attempt(self, work: Work, *, last: bool) -> WholeAnswer | None:
         ask_usage = self.policy.ask_usage and work.mode is Mode.ENFORCE  # in shadow mode nothing is changed
         rewritten = work.rewritten(ask_usage=ask_usage)
         self._reporter.decision(work.decision_event(rewritten))
-        began = self._clock.now()
-        end, relayed, detail = End.CANCELLED, None, ""
+        began, end, relayed = self._clock.now(), End.CANCELLED, None
+        failure: UpstreamError | AnswerCut | None = None
         try:
             relayed = await self._exchange_upstream(work, rewritten)
-            end, detail = (End.UPSTREAM_ERROR, relayed.broken) if relayed.broken else (End.COMPLETE, "")
-            if end is End.COMPLETE and relayed.status == OK:
-                self._learn(work, relayed)
-            if end is End.COMPLETE and relayed.usage is not None and not work.request.runs_tools:
-                tokens = relayed.usage.completion_tokens
-                self._controller.settle(work.admission, completion_tokens=tokens, now=self._clock.now())
+            end = End.UPSTREAM_ERROR if relayed.broken else End.COMPLETE
+            if end is End.COMPLETE:
+                self._take_in(work, relayed)
             return None
-        except UpstreamError as error:
-            end, detail = End.UPSTREAM_ERROR, str(error)
-            if isinstance(error, UpstreamUnreachable):
-                work.admission.backend.occupancy.miss(reached=False)
+        except (UpstreamError, AnswerCut) as error:
+            end, failure = End.UPSTREAM_ERROR, error
+            if isinstance(error, AnswerCut) or (isinstance(error, UpstreamUnreachable) and not last):
+                raise
             return self._failed(work, error)
-        except AnswerCut as error:
-            end, detail = End.UPSTREAM_ERROR, str(error.__cause__)
-            raise
         finally:
-            self._reporter.end(work.end_event(end, relayed, began=began, now=self._clock.now(), detail=detail))
+            now = self._clock.now()
+            if isinstance(failure, UpstreamUnreachable):
+                work.admission.backend.occupancy.miss(reached=False)
+            self._judge(work, shows_health(end, relayed, failure), began, now)
+            if last or not isinstance(failure, UpstreamUnreachable):
+                detail = work.detail(relayed, failure)
+                self._reporter.end(work.end_event(end, relayed, began=began, now=now, detail=detail))
+
+    def _take_in(self, work: Work, relayed: Relayed) -> None:
+        """Learn from a whole answer, and end its reservation by what the engine says of it."""
+        if relayed.status == OK:
+            self._learn(work, relayed)
+        if relayed.usage is not None and not work.request.runs_tools:
+            tokens = relayed.usage.completion_tokens
+            self._controller.settle(work.admission, completion_tokens=tokens, now=self._clock.now())
+
+    def _judge(self, work: Work, healthy: bool | None, began: float, now: float) -> None:
+        """Let the backend's health follow, None for what says nothing about it."""
+        if healthy is not None:
+            self._reporter.standing(work.admission.backend.judge(healthy=healthy, sent_at=began, now=now))
 
     def _learn(self, work: Work, relayed: Relayed) -> None:
         """Teach tokens per byte, by an answered request only: names of models nobody serves are not remembered."""

@@ -30,5 +30,5 @@ def record_of(
         demand=demand,
         model=model if model in backend.models else "",
         priority=first.priority.name,
-        shadow=first.shadow_on(backend.name),
+        shadow=first.shadow_on(backend.group),
     )

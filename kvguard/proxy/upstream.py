@@ -138,7 +138,11 @@ class AiohttpUpstream:
             # Anything but a lost connection means that the backend had begun to answer.
             if not attempt.reused or not isinstance(error.__cause__, _LOST):
                 raise
-        return await self._attempt(self._fresh, request, _Attempt(self._limits.pool_wait_seconds))
+        try:
+            return await self._attempt(self._fresh, request, _Attempt(self._limits.pool_wait_seconds))
+        except UpstreamUnreachable as error:
+            # The first connection did carry the request, so nobody else may be asked.
+            raise UpstreamBroken("the connection was lost, and no other could be made") from error
 
     async def _attempt(
         self, session: aiohttp.ClientSession, request: UpstreamRequest, attempt: "_Attempt"

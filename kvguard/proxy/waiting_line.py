@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvguard.admission.footprint import Demand
+from kvguard.admission.forecast import Course
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.waiting import Ticket, WaitingRoom
 from kvguard.clock import Clock
@@ -161,9 +162,9 @@ def _end_of(answer: Admission | Refusal) -> WaitEnd:
     return WaitEnd.TIMED_OUT if answer.reason is RejectReason.QUEUE_TIMEOUT else WaitEnd.REFUSED
 
 
-def ticket_of(demand: Demand, backend: Backend, terms: Terms, size_bytes: int) -> Ticket:
-    """A place in line: it costs its tenant the tokens it is expected to take."""
-    course = backend.ledger.course(demand)
+def ticket_of(demand: Demand, backend: Backend | None, terms: Terms, size_bytes: int) -> Ticket:
+    """A place in line: it costs its tenant the tokens it is expected to take on this backend, or at most."""
+    course = backend.ledger.course(demand) if backend else Course(demand.expected_output, 0)
     return Ticket(
         tenant=terms.caller.tenant,
         weight=terms.tenant.weight,

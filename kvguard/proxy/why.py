@@ -21,7 +21,7 @@ from kvguard.admission.policy import SequenceCut, TrimMode, degrade, floor_cap, 
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierRule, TierState, pressure_of, tier_of
 from kvguard.pool.backend import Backend
-from kvguard.proxy.controller import Weighed
+from kvguard.proxy.placement import Weighed
 
 _TRAITS = {
     Trait.OPTED_OUT: "the client opted out (x-kvguard-degrade: none)",

@@ -6,6 +6,7 @@ from kvguard.admission.decision import Admit, Decision, Reject
 from kvguard.admission.footprint import Demand
 from kvguard.admission.policy import Degradation
 from kvguard.admission.tiers import Tier
+from kvguard.errors import UpstreamError, UpstreamPoolExhausted
 from kvguard.protocols.request import InferenceRequest
 from kvguard.protocols.rewrite import Rewritten, rewrite
 from kvguard.protocols.route import Route
@@ -14,14 +15,16 @@ from kvguard.proxy.controller import Admission
 from kvguard.proxy.exchange import Exchange
 from kvguard.proxy.headers import DEGRADED, TIER
 from kvguard.proxy.identity import Caller
-from kvguard.proxy.relay import Relayed
+from kvguard.proxy.relay import AnswerCut, Relayed
 from kvguard.proxy.upstream import Headers
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An admitted request on its way; `asked` is what it asked for before it was degraded."""
+    """An admitted request on its way; `asked` is what it asked for before it was degraded. One that was `moved` was
+    on its way to another backend before.
+    """
 
     exchange: Exchange
     candidate: Candidate
@@ -29,6 +32,7 @@ class Work:
     asked: Demand
     admission: Admission
     caller: Caller
+    moved: bool = False
 
     @property
     def request(self) -> InferenceRequest:
@@ -63,6 +67,13 @@ class Work:
             headers.append((DEGRADED, ";".join(rewritten.changes).encode("latin-1", "replace")))
         return headers
 
+    def detail(self, relayed: Relayed | None, failure: UpstreamError | AnswerCut | None) -> str:
+        """What went wrong, in a few words."""
+        if relayed is not None:
+            return relayed.broken
+        cause = failure.__cause__ if isinstance(failure, AnswerCut) else failure
+        return "" if cause is None else str(cause)
+
     @property
     def mode(self) -> Mode:
         """Whether the decision was carried out."""
@@ -92,6 +103,7 @@ class Work:
             mode=self.mode,
             tenant=self.caller.tenant,
             priority=self.caller.priority,
+            moved=self.moved,
         )
 
     def end_event(self, end: End, relayed: Relayed | None, *, began: float, now: float, detail: str) -> EndEvent:
@@ -112,6 +124,22 @@ class Work:
             prompt_tokens=usage.prompt_tokens if usage and self.request.names_whole_prompt else None,
             detail=detail,
         )
+
+
+def shows_health(end: End, relayed: Relayed | None, failure: Exception | None) -> bool | None:
+    """Whether an exchange shows a backend that works; None where it tells neither: a client that left, a server that is
+    full, or no connection left for it that kvguard may open.
+    """
+    if end is End.CANCELLED or isinstance(failure, UpstreamPoolExhausted):
+        return None
+    if end is End.UPSTREAM_ERROR or relayed is None or relayed.status in _FAILURES:
+        return False
+    return None if relayed.status in _FULL else True
+
+
+# 424 is TGI's for a generation that failed.
+_FAILURES = frozenset({424, 500, 502, 504})
+_FULL = frozenset({429, 503})
 
 
 def _outcome(verdict: Decision, rewritten: Rewritten) -> Outcome:

@@ -46,7 +46,7 @@ class End(enum.Enum):
 class DecisionEvent:
     """One decision, in shadow mode the one that would have been made. Tokens are summed over sequences;
     `requested_tokens` is the output asked for. `record` is there when the decision is to be logged so that it can be
-    made again.
+    made again. A request that was `moved` to another backend was counted before.
     """
 
     request_id: str
@@ -66,6 +66,7 @@ class DecisionEvent:
     tenant: str = ""
     priority: str = ""
     record: DecisionRecord | None = None
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

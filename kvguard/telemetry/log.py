@@ -14,7 +14,8 @@ from typing import Any, TextIO
 from kvguard.admission.occupancy import Ratios
 from kvguard.admission.reachability import Basis, RuleFit, ThresholdState, ThresholdVerdict
 from kvguard.admission.tiers import Tier
-from kvguard.pool.backend import ConditionChange, TierChange
+from kvguard.pool.backend import ConditionChange, StandingChange, TierChange
+from kvguard.pool.health import Standing
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 
 LOGGER = "kvguard"
@@ -164,6 +165,35 @@ class DecisionLog:
         self._conditions[change.backend, change.after.value] = now
         level = logging.WARNING if change.after.alarming else logging.INFO
         self._write(level, "condition", backend=change.backend, before=change.before.value, after=change.after.value)
+
+    def standing(self, change: StandingChange) -> None:
+        """A warning for a backend that failed, information for what is in order or wanted."""
+        level = logging.WARNING if change.after is Standing.EJECTED else logging.INFO
+        seconds = None if change.seconds is None else round(change.seconds, 1)
+        self._write(
+            level,
+            "standing",
+            backend=change.backend,
+            before=change.before.value,
+            after=change.after.value,
+            seconds=seconds,
+        )
+
+    def shared_address(self, backend: str) -> None:
+        """One gauge cannot stand for several servers."""
+        why = (
+            "several servers answer under this one address, so the gauge of one is taken for that of another; name "
+            "each, or a headless Service as dns+http://name:port"
+        )
+        self._write(logging.WARNING, "shared_address", backend=backend, why=why)
+
+    def joined(self, backend: str) -> None:
+        """Discovery found a server."""
+        self._write(logging.INFO, "joined", backend=backend)
+
+    def left(self, backend: str) -> None:
+        """Discovery does not find it any more, and its last answer has ended."""
+        self._write(logging.INFO, "left", backend=backend)
 
     def telemetry(self, backend: str, state: str, *, detail: str, now: float) -> None:
         """A backend's gauge is not usable; said once per `remind_seconds`."""

@@ -16,8 +16,10 @@ from kvguard.admission.reachability import ThresholdState
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import Backend, TierChange
+from kvguard.pool.pool import Pool
 from kvguard.telemetry.conditions import condition_families
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome, WaitEnd
+from kvguard.telemetry.standings import standing_families
 
 OTHER = "other"
 THRESHOLDS = (Tier.TRIM, Tier.RESTRICT, Tier.REJECT)
@@ -50,6 +52,12 @@ class Metrics:
         )
         self._scrape_failures = Counter(
             "kvguard_scrape_failures", "Scrapes of a backend that gave no gauge", ("backend",), registry=registry
+        )
+        self._reroutes = Counter(
+            "kvguard_reroutes",
+            "Requests that another backend was given because no connection to this one could be made",
+            ("backend",),
+            registry=registry,
         )
         self._counts = Counter("kvguard_token_counts", "Prompt counts by who made them", ("source",), registry=registry)
         self._prompt_error = Histogram(
@@ -124,12 +132,24 @@ class Metrics:
             self._counts.labels(source)
             self._prompt_error.labels(source)
         for backend in backends:
-            self._scrape_failures.labels(backend)
-            for tier in Tier:
-                self._transitions.labels(backend, int(tier))
+            self.prepare_backend(backend)
+
+    def prepare_backend(self, backend: str) -> None:
+        """Start a backend's series at 0."""
+        self._scrape_failures.labels(backend)
+        self._reroutes.labels(backend)
+        for tier in Tier:
+            self._transitions.labels(backend, int(tier))
+
+    def forget_backend(self, backend: str) -> None:
+        """End the series of a backend that is gone."""
+        for counter in (self._scrape_failures, self._reroutes, self._transitions):
+            counter.remove_by_labels({"backend": backend})
 
     def decision(self, event: DecisionEvent) -> None:
-        """Count one decision. One that was only reported moves no tokens but those that passed."""
+        """Count one decision, once a request. One that was only reported moves no tokens but those that passed."""
+        if event.moved:
+            return
         reason, mode = event.reason.value if event.reason else "", event.mode.value
         self._requests.labels(event.route, event.outcome.value, int(event.tier), reason, mode).inc()
         tenant = event.tenant if event.tenant in self.tenants else OTHER
@@ -164,6 +184,10 @@ class Metrics:
         """Count a scrape that gave no gauge."""
         self._scrape_failures.labels(backend).inc()
 
+    def rerouted(self, backend: str) -> None:
+        """Count a request that went elsewhere because no connection to this backend could be made."""
+        self._reroutes.labels(backend).inc()
+
     def counted(self, source: str, seconds: float) -> None:
         """Note who counted a prompt and how long it took."""
         self._counts.labels(source).inc()
@@ -187,11 +211,11 @@ class PoolCollector(Collector):
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        pool: Pool,
         now: Callable[[], float],
         tenants: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
-        self._backends = backends
+        self._pool = pool
         self._now = now
         self._tenants = tenants
 
@@ -217,7 +241,8 @@ class PoolCollector(Collector):
                 "kvguard_scrape_age_seconds", "Age of the last good gauge", lambda b: b.occupancy.age_seconds(now)
             ),
             self._telemetry(now),
-            *condition_families(self._backends, now),
+            *condition_families(self._pool.backends, now),
+            *standing_families(self._pool.backends, now),
             self._thresholds(),
             self._forecasts(
                 "kvguard_forecast_answers",
@@ -243,7 +268,7 @@ class PoolCollector(Collector):
 
     def _per_backend(self, name: str, text: str, value: Callable[[Backend], float | None]) -> Metric:
         family = GaugeMetricFamily(name, text, labels=("backend",))
-        for backend in self._backends:
+        for backend in self._pool.backends:
             known = value(backend)
             if known is not None:
                 family.add_metric((backend.name,), known)
@@ -253,7 +278,7 @@ class PoolCollector(Collector):
         family = GaugeMetricFamily(
             "kvguard_kv_usage_ratio", "Share of the KV cache in use", labels=("backend", "engine", "kind")
         )
-        for backend in self._backends:
+        for backend in self._pool.backends:
             ratios = backend.occupancy.ratios(now)
             if ratios is None:
                 continue
@@ -290,7 +315,7 @@ class PoolCollector(Collector):
             labels=("backend", "tenant"),
         )
         known = self._tenants()
-        for backend in self._backends:
+        for backend in self._pool.backends:
             blocks = dict.fromkeys((*sorted(known), OTHER), 0)
             for tenant, tally in backend.ledger.tenants.items():
                 blocks[tenant if tenant in known else OTHER] += tally.reserved_blocks
@@ -302,13 +327,13 @@ class PoolCollector(Collector):
         family = CounterMetricFamily(
             "kvguard_ledger_violations", "Ledger entries that did not add up", labels=("backend",)
         )
-        for backend in self._backends:
+        for backend in self._pool.backends:
             family.add_metric((backend.name,), backend.ledger.violations)
         return family
 
     def _forecasts(self, name: str, text: str, counts: Callable[[Calibration], Mapping[LengthSource, int]]) -> Metric:
         family = CounterMetricFamily(name, text, labels=("backend", "source"))
-        for backend in self._backends:
+        for backend in self._pool.backends:
             for source in LengthSource:
                 family.add_metric((backend.name, source.value), counts(backend.calibration)[source])
         return family
@@ -317,7 +342,7 @@ class PoolCollector(Collector):
         family = GaugeMetricFamily(
             "kvguard_telemetry_state", "1 for the state the gauge is in", labels=("backend", "state")
         )
-        for backend in self._backends:
+        for backend in self._pool.backends:
             current = backend.occupancy.telemetry(now)
             for state in TelemetryState:
                 family.add_metric((backend.name, state.value), float(state is current))
@@ -329,7 +354,7 @@ class PoolCollector(Collector):
             "1 for what is known of whether the threshold can be reached",
             labels=("backend", "tier", "state"),
         )
-        for backend in self._backends:
+        for backend in self._pool.backends:
             states = {verdict.tier: verdict.state for verdict in backend.verdicts}
             for tier in THRESHOLDS:
                 for state in ThresholdState:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvguard.admission.occupancy import TelemetryState
-from kvguard.pool.backend import ConditionChange, SizingReview, TierChange
+from kvguard.pool.backend import ConditionChange, SizingReview, StandingChange, TierChange
 from kvguard.telemetry.decision_log import DecisionFile
 from kvguard.telemetry.events import DecisionEvent, EndEvent, WaitEnd
 from kvguard.telemetry.log import DecisionLog
@@ -38,6 +38,29 @@ class Reporter:
     def condition_change(self, change: ConditionChange, *, now: float) -> None:
         """A backend's engine is in another condition."""
         self._log.condition_change(change, now=now)
+
+    def standing(self, change: StandingChange | None) -> None:
+        """A backend is given new requests, or not, unlike before."""
+        if change is not None:
+            self._log.standing(change)
+
+    def shared_address(self, backend: str) -> None:
+        """Several servers answer under the one address of a backend."""
+        self._log.shared_address(backend)
+
+    def joined(self, backend: str) -> None:
+        """A backend was found."""
+        self._metrics.prepare_backend(backend)
+        self._log.joined(backend)
+
+    def left(self, backend: str) -> None:
+        """A backend is gone, and nothing is in flight there any more."""
+        self._metrics.forget_backend(backend)
+        self._log.left(backend)
+
+    def rerouted(self, backend: str) -> None:
+        """A request went elsewhere because no connection to this backend could be made."""
+        self._metrics.rerouted(backend)
 
     def counted(self, source: str, seconds: float) -> None:
         """A prompt was counted."""

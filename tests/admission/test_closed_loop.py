@@ -83,7 +83,7 @@ def admitted(world: World, demand: Demand) -> Admission | Refusal:
         assert (tier is not Tier.REJECT, passage is not Passage.SHUT) == (True, True)
         ratio = policy.tiers.reject.ratio(occupancy.ratios(now, decision.demand))
         assert ratio < policy.tiers.reject.enter or occupancy.idle(now)
-    outcome = world.controller.admit(lambda _: demand, None, now)
+    outcome = world.controller.admit(world.controller.call(lambda _: demand), now)
     assert isinstance(outcome, Admission) == isinstance(decision, Admit)
     return outcome
 

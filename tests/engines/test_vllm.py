@@ -255,8 +255,17 @@ def test_a_cut_off_page_is_an_error() -> None:
 
 
 def test_every_name_in_the_table_belongs_to_a_field() -> None:
-    """The table of names speaks of the fields of EngineUsage and of the config, nothing else."""
-    assert set(METRIC_NAMES) - {"config"} <= {field.name for field in fields(EngineUsage)}
+    """The table of names speaks of the fields of EngineUsage and UsageSample and of the config, nothing else."""
+    known = {field.name for each in (EngineUsage, UsageSample) for field in fields(each)}
+    assert set(METRIC_NAMES) - {"config"} <= known
+
+
+def test_a_page_says_when_its_server_started() -> None:
+    """The start of the process, which is no engine's; none where the page has none."""
+    page = 'process_start_time_seconds 1.5e+09\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
+    assert parse_vllm(page).started_at == 1.5e9
+    assert [engine.engine for engine in parse_vllm(page).engines] == ["0"]
+    assert parse_vllm(page.split("\n", 1)[1]).started_at is None
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Guard:
 
     async def scrape(self) -> None:
         """Read every backend's gauge once, now, and let the tiers follow."""
-        for poller in self.service.pollers:
+        for poller in self.service.members.pollers.values():
             await poller.poll(self.scraper)
         self.service.controller.retier(self.clock.now())
 
@@ -135,5 +135,5 @@ async def guarding(
             )
             for base in (f"http://127.0.0.1:{service.port}", f"http://127.0.0.1:{service.admin_port}", "")
         ]
-        await service.ready.wait()
+        await service.members.ready.wait()
         yield Guard(service, clock, client, admin, log_stream, scraper)

@@ -46,7 +46,7 @@ def test_the_backend_the_request_fills_least_is_chosen() -> None:
     """Of three with room the emptiest gets it, and only its ledger holds it."""
     backends = [backend("a", 0.5), backend("b", 0.2), backend("c", 0.4)]
     made, _ = controller(*backends)
-    outcome = made.admit(lambda _: SMALL, None, 0.0)
+    outcome = made.admit(made.call(lambda _: SMALL), 0.0)
     assert isinstance(outcome, Admission)
     assert outcome.backend.name == "b"
     assert [each.ledger.held_blocks for each in backends] == [0, 1, 0]
@@ -59,7 +59,7 @@ def test_the_backend_the_request_fills_least_is_chosen() -> None:
 def test_a_backend_that_would_not_degrade_is_preferred_to_a_relatively_emptier_one() -> None:
     """The milder tier wins before the lower ratio."""
     made, _ = controller(backend("a", 0.70), backend("b", 0.68))
-    outcome = made.admit(lambda _: SMALL, None, 0.0)
+    outcome = made.admit(made.call(lambda _: SMALL), 0.0)
     assert isinstance(outcome, Admission)
     assert (outcome.backend.name, outcome.decision.tier) == ("b", Tier.NORMAL)
 
@@ -68,10 +68,10 @@ def test_only_backends_that_list_the_model_are_asked_unless_none_does() -> None:
     """A full server of the model refuses although another has room; an unknown model goes to the emptiest."""
     a, b = backend("a", 0.97, models=frozenset({"m"})), backend("b", 0.1, models=frozenset({"other"}))
     made, _ = controller(a, b)
-    refused = made.admit(lambda _: SMALL, "m", 0.0)
+    refused = made.admit(made.call(lambda _: SMALL, model="m"), 0.0)
     assert isinstance(refused, Refusal)
     assert (refused.reason, refused.backend) == (RejectReason.SATURATED, "a")
-    unknown = made.admit(lambda _: SMALL, "nobody's", 0.0)
+    unknown = made.admit(made.call(lambda _: SMALL, model="nobody's"), 0.0)
     assert isinstance(unknown, Admission)
     assert unknown.backend is b
 
@@ -80,7 +80,7 @@ def test_a_request_is_refused_only_if_every_backend_would() -> None:
     """The refusal that may pass soonest speaks for all, and the demand is remembered there."""
     full, absent = backend("full", 0.97), backend("absent", None)
     made, _ = controller(absent, full)
-    refused = made.admit(lambda _: SMALL, None, 0.0)
+    refused = made.admit(made.call(lambda _: SMALL), 0.0)
     assert isinstance(refused, Refusal)
     assert (refused.reason, refused.backend, refused.tier) == (RejectReason.SATURATED, "full", Tier.REJECT)
     assert refused.retry_after_seconds is not None
@@ -92,7 +92,7 @@ def test_a_request_is_refused_only_if_every_backend_would() -> None:
 def test_what_can_never_fit_is_never_to_be_retried() -> None:
     """A prompt larger than the cache has no time to come back."""
     made, _ = controller(backend("a", 0.0, blocks=10))
-    refused = made.admit(lambda _: Demand(prompts=(161,), output_cap=1, asked_cap=1, expected_output=1), None, 0.0)
+    refused = made.admit(made.call(lambda _: Demand(prompts=(161,), output_cap=1, asked_cap=1, expected_output=1)), 0.0)
     assert isinstance(refused, Refusal)
     assert (refused.reason, refused.retry_after_seconds) == (RejectReason.TOO_LARGE, None)
 
@@ -139,7 +139,7 @@ def test_lengths_are_learned_from_answers_that_end_by_themselves() -> None:
     made, _ = controller(a)
     for fixed in (True, True, False, False):
         demand = Demand(prompts=(16,), copies=2, output_cap=100, asked_cap=100, expected_output=100, fixed_length=fixed)
-        outcome = made.admit(lambda _, demand=demand: demand, None, 0.0)
+        outcome = made.admit(made.call(lambda _, demand=demand: demand), 0.0)
         assert isinstance(outcome, Admission)
         made.settle(outcome, completion_tokens=20 if not fixed else 200, now=1.0)
     assert a.occupancy.lengths.expected(cap=100, produced=0) == 10
@@ -151,10 +151,10 @@ def test_the_forecast_is_the_one_made_at_admission() -> None:
     a = backend("a", 0.0)
     made, _ = controller(a)
     demand = Demand(prompts=(16,), output_cap=100, asked_cap=100, expected_output=100)
-    admissions = [made.admit(lambda _: demand, None, 0.0) for _ in range(2)]
+    admissions = [made.admit(made.call(lambda _: demand), 0.0) for _ in range(2)]
     for length in (10, 10):
         a.learn(demand, length)
-    admissions.append(made.admit(lambda _: demand, None, 0.0))
+    admissions.append(made.admit(made.call(lambda _: demand), 0.0))
     for outcome in admissions:
         assert isinstance(outcome, Admission)
         made.settle(outcome, completion_tokens=11, now=1.0)
@@ -180,11 +180,11 @@ def test_a_dead_backend_is_passed_over_while_another_answers() -> None:
     for _ in range(3):
         dead.occupancy.miss(reached=False)
     made, _ = controller(dead, alive)
-    outcome = made.admit(lambda _: SMALL, None, 0.0)
+    outcome = made.admit(made.call(lambda _: SMALL), 0.0)
     assert isinstance(outcome, Admission)
     assert outcome.backend is alive
     alone, _ = controller(dead)
-    assert isinstance(alone.admit(lambda _: SMALL, None, 0.0), Admission)
+    assert isinstance(alone.admit(alone.call(lambda _: SMALL), 0.0), Admission)
 
 
 def test_a_full_backend_refuses_early_although_a_dead_one_looks_empty() -> None:
@@ -203,11 +203,11 @@ def test_retry_after_is_when_enough_of_our_answers_will_have_ended() -> None:
     a = backend("a", 0.0)
     made, _ = controller(a)
     demand = Demand(prompts=(1000,), output_cap=100, asked_cap=100, expected_output=100)
-    running = made.admit(lambda _: demand, None, 0.0)
+    running = made.admit(made.call(lambda _: demand), 0.0)
     assert isinstance(running, Admission)
     a.ledger.progress(running.reservation, 50)
     big = Demand(prompts=(600,), output_cap=16, asked_cap=16, expected_output=16)
-    refused = made.admit(lambda _: big, None, 5.0)
+    refused = made.admit(made.call(lambda _: big), 5.0)
     assert isinstance(refused, Refusal)
     assert refused.retry_after_seconds is not None
     assert 5.0 <= refused.retry_after_seconds <= 7.5
@@ -250,14 +250,16 @@ def test_an_early_refusal_takes_every_policy_that_may_apply(
     possible = made.governance.possible("/r", caller)
     assert (made.refuse_early(0.0, possible) is not None) is early
     terms = made.governance.terms("/r", "small", caller)
-    assert isinstance(made.admit(lambda _: SMALL, "small", 0.0, terms), Admission) is admitted
+    assert isinstance(made.admit(made.call(lambda _: SMALL, model="small", terms=terms), 0.0), Admission) is admitted
 
 
 def test_an_override_for_a_model_decides_on_it() -> None:
     """At 0.97 the model that is refused later still passes."""
     made = governed(backend("a", 0.97))
     for model, kind in (("big-1", Admission), ("small", Refusal)):
-        assert isinstance(made.admit(lambda _: SMALL, model, 0.0, made.governance.terms("/r", model)), kind)
+        assert isinstance(
+            made.admit(made.call(lambda _: SMALL, model=model, terms=made.governance.terms("/r", model)), 0.0), kind
+        )
 
 
 def test_a_share_is_refused_with_a_time_and_is_no_demand() -> None:
@@ -265,20 +267,20 @@ def test_a_share_is_refused_with_a_time_and_is_no_demand() -> None:
     a = backend("a", 0.0)
     made = governed(a, tenants=TenantTable(unlisted=TenantPolicy(max_share=0.02)))
     terms = made.governance.terms("/r", None, Caller(tenant="t"))
-    assert isinstance(made.admit(lambda _: SMALL, None, 0.0, terms), Admission)
-    refused = made.admit(lambda _: SMALL, None, 0.0, terms)
+    assert isinstance(made.admit(made.call(lambda _: SMALL, terms=terms), 0.0), Admission)
+    refused = made.admit(made.call(lambda _: SMALL, terms=terms), 0.0)
     assert isinstance(refused, Refusal)
     assert (refused.reason, refused.predicted_blocks) == (RejectReason.TENANT_SHARE, 2)
     assert refused.retry_after_seconds is not None
     assert a.refused_blocks.value(0.0) == 0
-    assert isinstance(made.admit(lambda _: SMALL, None, 0.0, made.governance.terms()), Admission)
+    assert isinstance(made.admit(made.call(lambda _: SMALL, terms=made.governance.terms()), 0.0), Admission)
 
 
 def test_a_class_in_shadow_is_never_refused_early_and_reserved_unchanged() -> None:
     """The verdict is kept beside the admission."""
     made, caller = governed(backend("a", 0.60), low_in_shadow=True), Caller(priority="low")
     assert made.refuse_early(0.0, made.governance.possible("/r", caller)) is None
-    outcome = made.admit(lambda _: SMALL, None, 0.0, made.governance.terms("/r", None, caller))
+    outcome = made.admit(made.call(lambda _: SMALL, terms=made.governance.terms("/r", None, caller)), 0.0)
     assert isinstance(outcome, Admission)
     assert isinstance(outcome.verdict, Reject)
     assert (outcome.decision.demand, outcome.decision.tier) == (SMALL, Tier.NORMAL)
@@ -310,7 +312,7 @@ def test_a_stalled_backend_is_passed_over_while_another_works() -> None:
     for now in (100.0, 110.0):
         for each in (stalled, works):
             each.observe(each.occupancy.sample, asked_at=now)
-        outcome = made.admit(lambda _: SMALL, None, now)
+        outcome = made.admit(made.call(lambda _: SMALL), now)
         assert isinstance(outcome, Admission)
         assert outcome.backend is works
     assert stalled.watch.probes.total() == 0
@@ -322,7 +324,7 @@ def test_a_stall_refuses_everybody_but_a_probe_where_no_other_takes_it() -> None
     full = backend("full", 0.99)
     full.occupancy.observe(full.occupancy.sample, asked_at=100.0)
     made, _ = controller(stalled)
-    for refused in (made.refuse_early(100.0), made.admit(lambda _: SMALL, None, 100.0)):
+    for refused in (made.refuse_early(100.0), made.admit(made.call(lambda _: SMALL), 100.0)):
         assert isinstance(refused, Refusal)
         assert (refused.reason, refused.tier, refused.backend) == (
             RejectReason.BACKEND_STALLED,
@@ -335,10 +337,10 @@ def test_a_stall_refuses_everybody_but_a_probe_where_no_other_takes_it() -> None
     full.occupancy.observe(full.occupancy.sample, asked_at=110.0)
     made, _ = controller(stalled, full)
     assert made.refuse_early(110.0) is None
-    probe = made.admit(lambda _: SMALL, None, 110.0)
+    probe = made.admit(made.call(lambda _: SMALL), 110.0)
     assert isinstance(probe, Admission)
     assert (probe.backend, probe.decision.probe) == (stalled, True)
-    second = made.admit(lambda _: SMALL, None, 110.0)
+    second = made.admit(made.call(lambda _: SMALL), 110.0)
     assert isinstance(second, Refusal)
     # What may pass soonest speaks for both.
     assert (second.reason, second.backend) == (RejectReason.SATURATED, "full")
@@ -352,7 +354,7 @@ def test_a_probe_in_shadow_is_counted_and_passes_unchanged() -> None:
     stalled.observe(stalled.occupancy.sample, asked_at=110.0)
     for verdict in (Admit, Reject):
         assert made.refuse_early(110.0) is None
-        outcome = made.admit(lambda _: SMALL, None, 110.0)
+        outcome = made.admit(made.call(lambda _: SMALL), 110.0)
         assert isinstance(outcome, Admission)
         assert isinstance(outcome.verdict, verdict)
         assert (outcome.decision.demand, outcome.decision.probe) == (SMALL, False)

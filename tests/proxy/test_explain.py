@@ -137,7 +137,9 @@ def test_what_is_explained_is_what_the_controller_then_does(
     headers = [(OPT_OUT, b"none")] if opt_out else []
     request = marked(route.parse(json.dumps(fields).encode()), route, headers, controller.policy.degrade)
     candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL))
-    outcome = controller.refuse_early(NOW) or controller.admit(candidate.demand_on, request.model, NOW)
+    outcome = controller.refuse_early(NOW) or controller.admit(
+        controller.call(candidate.demand_on, model=request.model), NOW
+    )
 
     if isinstance(outcome, Admission):
         changes = rewrite(request, outcome.decision.degradation).changes
@@ -299,7 +301,7 @@ async def test_a_fault_of_ours_shows_nothing_of_the_request(monkeypatch: pytest.
         raise ValueError(SECRET)
 
     async with running_stub() as stub, guarding(stub) as guard:
-        monkeypatch.setattr(Controller, "weigh", broken)
+        monkeypatch.setattr(Controller, "choose", broken)
         answer = await guard.admin.post("/debug/explain", json={"prompt": SECRET})
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
         assert guard.logs[-1]["event"] == "fault"

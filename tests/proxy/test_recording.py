@@ -50,25 +50,26 @@ def asked_of(_: Backend) -> Demand:
 def test_only_a_listed_model_is_named(model: str | None, kept: str) -> None:
     """Adapters by their own name, because settings may be for them; what no backend lists is a client's word."""
     of = backend(0.5, models=frozenset({"m", "lora"}), parents={"lora": "m"})
-    outcome = controller(of).admit(asked_of, model, 0.0)
+    made = controller(of)
+    outcome = made.admit(made.call(asked_of, model=model), 0.0)
     assert (outcome.record.model, outcome.record.demand, outcome.record.priority) == (kept, ASKED, "normal")
 
 
 def test_it_is_the_moment_before_the_reservation() -> None:
     """The request itself is not in what it was decided on."""
-    outcome = controller(backend(0.5)).admit(asked_of, None, 0.0)
+    made = controller(backend(0.5))
+    outcome = made.admit(made.call(asked_of), 0.0)
     assert (outcome.record.standing.held_blocks, outcome.record.standing.idle) == (0, False)
 
 
 def test_refusals_are_recorded_too() -> None:
     """Of the body unread without a demand, and with the reason of those whose turn does not come."""
     full = controller(backend(0.97))
-    early, refused = full.refuse_early(0.0), full.admit(asked_of, None, 0.0)
+    early, refused = full.refuse_early(0.0), full.admit(full.call(asked_of), 0.0)
     assert (early.record.demand, early.record.verdict.reason) == (None, RejectReason.SATURATED)
     assert early.record.in_force == refused.record.in_force
     assert (refused.record.demand, refused.record.in_force[0].tier) == (ASKED, Tier.REJECT)
-    terms = full.governance.terms()
-    away = full.turn_away(asked_of, None, 0.0, terms, RejectReason.QUEUE_TIMEOUT).record
+    away = full.turn_away(full.call(asked_of), 0.0, RejectReason.QUEUE_TIMEOUT).record
     assert (away.turned_away, away.verdict) == (RejectReason.QUEUE_TIMEOUT, refused.record.verdict)
     full.draining = True
     assert full.refuse_early(0.0).record is None
@@ -77,11 +78,10 @@ def test_refusals_are_recorded_too() -> None:
 def test_without_a_log_nothing_is_recorded() -> None:
     """Decisions then cost what they did."""
     plain = controller(backend(0.97), recording=False)
-    terms = plain.governance.terms()
     outcomes = [
         plain.refuse_early(0.0),
-        plain.admit(asked_of, None, 0.0),
-        plain.turn_away(asked_of, None, 0.0, terms, RejectReason.SATURATED),
+        plain.admit(plain.call(asked_of), 0.0),
+        plain.turn_away(plain.call(asked_of), 0.0, RejectReason.SATURATED),
     ]
     assert [outcome.record for outcome in outcomes] == [None, None, None]
 

@@ -131,7 +131,7 @@ class Rush(World):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nine_of_ten_obedient_clients_are_admitted_when_they_come_back(seed: int) -> None:
     """Steady load of four requests a second, then sixty more within two seconds; who is refused waits as told."""
-    rush = Rush(seed, lambda world, asked: world.controller.admit(lambda _: asked, None, world.now))
+    rush = Rush(seed, lambda world, asked: world.controller.admit(world.controller.call(lambda _: asked), world.now))
     due: list[tuple[float, int, Demand]] = []
     refused = admitted_late = came_back = 0
     for tick in range(1500):

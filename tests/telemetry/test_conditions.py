@@ -9,6 +9,7 @@ from kvguard.admission.lengths import LengthPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, new_backend
+from kvguard.pool.pool import Pool
 from kvguard.telemetry.metrics import PoolCollector
 
 
@@ -18,7 +19,7 @@ def made() -> Backend:
 
 def exported(backend: Backend, now: float, name: str, **labels: str) -> float | None:
     registry = CollectorRegistry()
-    registry.register(PoolCollector((backend,), lambda: now))
+    registry.register(PoolCollector(Pool((backend,)), lambda: now))
     return registry.get_sample_value(name, {"backend": "b", **labels})
 
 

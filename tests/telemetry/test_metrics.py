@@ -17,6 +17,7 @@ from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, TierChange, new_backend
+from kvguard.pool.pool import Pool
 from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 
@@ -127,7 +128,7 @@ def test_the_rest_of_the_events_are_counted() -> None:
 
 def collected(backend: Backend, now: float) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(PoolCollector((backend,), lambda: now))
+    registry.register(PoolCollector(Pool((backend,)), lambda: now))
     return registry
 
 
@@ -242,7 +243,7 @@ def test_tenants_nobody_configured_are_one() -> None:
 def test_blocks_of_tenants_are_read_off_the_ledger() -> None:
     """Known ones apart, 0 included; all others together."""
     backend, registry = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy()), CollectorRegistry()
-    registry.register(PoolCollector((backend,), lambda: 0.0, lambda: frozenset({"lab", "idle"})))
+    registry.register(PoolCollector(Pool((backend,)), lambda: 0.0, lambda: frozenset({"lab", "idle"})))
     for tenant in ("lab", "x", "y"):
         backend.reserve(Demand(prompts=(3,), output_cap=1, asked_cap=1, expected_output=1), 0.0, tenant)
     held = {

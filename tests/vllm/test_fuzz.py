@@ -65,7 +65,7 @@ async def test_whatever_is_sent_ends_in_an_answer(idle_vllm: VllmServer, tmp_pat
     )
     logger = configure_logging("debug", log_stream)
     async with running(settings, clock=SystemClock(), rng=random.Random(1), logger=logger) as service:
-        await service.ready.wait()
+        await service.members.ready.wait()
         print(await fuzzed(idle_vllm, f"http://127.0.0.1:{service.port}", tmp_path / "report.json"))
         ledger = service.controller.backends[0].ledger
         async with httpx.AsyncClient(trust_env=False) as client:

@@ -78,7 +78,7 @@ async def guarded(
         running(settings, clock=SystemClock(), rng=random.Random(1), logger=logger) as service,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", timeout=60, trust_env=False) as client,
     ):
-        await service.ready.wait()
+        await service.members.ready.wait()
         yield Guarded(service, engine, client, log_stream)
 
 

@@ -1,0 +1,95 @@
+"""Which backends have probably seen the beginning of a prompt: where it last went, and where it would go first.
+
+Prompts that begin alike, or requests of one session, are kept together as long as that costs no balance: a preferred
+backend is chosen only in a near tie. Where a prompt never went before, a consistent hash says where to begin,
+so that several kvguards in front of the same backends agree and a backend more or less moves few prompts.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_POINTS: Final = 64  # of each backend on the ring
+_STARTS: Final = 2  # backends of the ring that are worth a look
+_REMEMBERED: Final = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """What tells that requests belong together, as 64-bit hashes: their `session`, and the leading parts of the prompt,
+    each with all before it, shortest first.
+    """
+
+    session: int | None = None
+    parts: tuple[int, ...] = ()
+
+    @property
+    def start(self) -> int | None:
+        """What it is placed by where nothing is remembered."""
+        return self.session if self.session is not None else next(iter(self.parts), None)
+
+    def __iter__(self) -> Iterator[int]:
+        """From what says most to what says least."""
+        if self.session is not None:
+            yield self.session
+        yield from reversed(self.parts)
+
+
+NO_TRAIL: Final = Trail()
+
+
+def session_trail(session: bytes, parts: tuple[int, ...] = ()) -> Trail:
+    """The trail of a request of this session."""
+    return Trail(_hashed(b"session:" + session), parts)
+
+
+class Affinity:
+    """Where the prompts of one pool went. What is remembered is bounded; the least recent is forgotten first."""
+
+    def __init__(self, remembered: int = _REMEMBERED) -> None:
+        self._remembered = remembered
+        self._went: dict[int, str] = {}
+        self._points: list[int] = []
+        self._names: list[str] = []
+
+    def among(self, names: Iterable[str]) -> None:
+        """From now on these are the backends."""
+        ring = sorted((_hashed(f"{name}#{point}".encode()), name) for name in names for point in range(_POINTS))
+        self._points, self._names = [point for point, _ in ring], [name for _, name in ring]
+
+    def preferred(self, trail: Trail) -> tuple[str, ...]:
+        """Backends that probably have the longest beginning of the prompt, best first."""
+        found: dict[str, None] = {}
+        for key in trail:
+            name = self._went.get(key)
+            if name is not None:
+                found[name] = None
+                break
+        if trail.start is not None:
+            found.update(dict.fromkeys(self._walk(trail.start)))
+        return tuple(found)
+
+    def _walk(self, key: int) -> Iterator[str]:
+        """The first few backends on the ring from there on."""
+        begin, seen = bisect_right(self._points, key), set[str]()
+        for step in range(len(self._points)):
+            name = self._names[(begin + step) % len(self._names)]
+            if name not in seen:
+                seen.add(name)
+                yield name
+                if len(seen) == _STARTS:
+                    return
+
+    def sent(self, trail: Trail, name: str) -> None:
+        """A request went to this backend."""
+        for key in trail:
+            self._went.pop(key, None)
+            self._went[key] = name
+        while len(self._went) > self._remembered:
+            del self._went[next(iter(self._went))]
+
+
+def _hashed(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
