@@ -244,6 +244,7 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version="0", config_hash="0")
     metrics.prepare(routes=("route",), backends=("backend",), sources=("engine",))
+    metrics.prepare_discovery(("backend",))
     metrics.counted("engine", 0.0)
     metrics.decision(DecisionEvent(request_id="", route="route", outcome=Outcome.ADMITTED, tier=Tier.NORMAL))
     capacity = CapacityPolicy(layout_of=lambda size: replace(PoolLayout.plain(size), block_bytes=1))

@@ -1,4 +1,4 @@
-"""What is set of one backend: where it is, what speaks there, and the flags its engine was started with."""
+"""What is set of backends: where they are, how names are looked up, what speaks there, and the flags of its engine."""
 
 import enum
 import sys
@@ -7,13 +7,16 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from kvguard.discovery import DiscoveryPolicy, parse_nameserver
 from kvguard.engines.kind import EngineKind
 from kvguard.engines.tgi_blocks import parse_version
 from kvguard.estimate.sizes import parse_size
-from kvguard.section import PositiveInt, Section, together
+from kvguard.section import PositiveInt, Seconds, Section, together
 
 TgiAttention = Literal["flashinfer", "flashdecoding", "paged", "flashdecoding-ipex"]
 TGI_PREFIX: Final = "tgi+"
+DNS_PREFIX: Final = "dns+"
+HTTP_PORT: Final = 80
 SIMULATED_VLLM, SIMULATED_TGI = SIMULATED = ("sim://", "sim+tgi://")
 
 
@@ -94,9 +97,10 @@ class BackendSettings(Section):
 
     url: str
     """`http(s)://host:port` of vLLM, `tgi+http(s)://host:port` of TGI, or an embedded engine: `sim://` speaks vLLM,
-    `sim+tgi://` TGI."""
+    `sim+tgi://` TGI. `dns+http://name:port` (`tgi+dns+http://name:port`) stands for every address of the name, each a
+    backend for which all of this entry holds."""
     name: str | None = None
-    """Label of this backend in metrics and logs; default host:port."""
+    """Label of this backend in metrics and logs; default host:port. Each address of a name is `label/address`."""
     capacity_blocks: PositiveInt | None = None
     """Usable KV blocks, overriding what the engine publishes."""
     block_size: PositiveInt | None = None
@@ -122,9 +126,14 @@ class BackendSettings(Section):
     def _url(cls, value: str) -> str:
         if value.startswith(SIMULATED):
             return value
-        parts = urlsplit(value.removeprefix(TGI_PREFIX))
+        address = value.removeprefix(TGI_PREFIX)
+        parts = urlsplit(address.removeprefix(DNS_PREFIX))
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be http(s)://host:port, tgi+http(s)://host:port, sim:// or sim+tgi://")
+            raise ValueError(
+                "must be http(s)://host:port, tgi+http(s)://host:port, (tgi+)dns+http://name:port, sim:// or sim+tgi://"
+            )
+        if parts.scheme == "https" and address.startswith(DNS_PREFIX):
+            raise ValueError("dns+https cannot work: certificates are for names, and each backend found is an address")
         if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
             raise ValueError("must end after host:port; kvguard adds the path")
         if parts.port == 0:
@@ -165,3 +174,50 @@ class BackendSettings(Section):
     def base_url(self) -> str:
         """Where it is, for a client."""
         return self.url.removeprefix(TGI_PREFIX)
+
+    @property
+    def discovers(self) -> bool:
+        """Whether this stands for every address of a name; `at` makes the backend of one."""
+        return self.base_url.startswith(DNS_PREFIX)
+
+    @property
+    def host(self) -> str:
+        """The name, or the address, without a port."""
+        return urlsplit(self.url).hostname or ""
+
+    def at(self, address: str) -> Self:
+        """The backend at one of the addresses found."""
+        prefix = TGI_PREFIX if self.kind is EngineKind.TGI else ""
+        host = f"[{address}]" if ":" in address else address
+        url = f"{prefix}http://{host}:{urlsplit(self.url).port or HTTP_PORT}"
+        return self.model_copy(update={"url": url, "name": f"{self.label}/{address}"})
+
+
+class DiscoverySettings(Section):
+    """Looking up the names of backends at `dns+http://`; `docs/architecture.md` says what becomes of the answers."""
+
+    interval_seconds: Seconds = 5.0
+    """Pause between look-ups of a name."""
+    timeout_seconds: Seconds = 2.0
+    """Longest look-up; a name server that is silent for half of it is given up for the next, or asked again."""
+    nameservers: tuple[str, ...] = ()
+    """Name servers in place of those in `/etc/resolv.conf`, as `10.0.0.10` or `127.0.0.1:5353`; its search domains and
+    `ndots` hold all the same."""
+
+    @field_validator("nameservers")
+    @classmethod
+    def _addresses(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for each in given:
+            try:
+                parse_nameserver(each)
+            except ValueError as error:
+                raise ValueError(f"{each}: must be an address, or address:port, [address]:port for IPv6") from error
+        return given
+
+    def policy(self) -> DiscoveryPolicy:
+        """What the look-ups go by."""
+        return DiscoveryPolicy(
+            interval_seconds=self.interval_seconds,
+            timeout_seconds=self.timeout_seconds,
+            nameservers=self.nameservers,
+        )

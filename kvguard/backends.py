@@ -33,7 +33,7 @@ def build_backend(
     """A backend as the settings have it; nothing is known of its load. `layout_of` stands in for its geometry, and
     `lengths` is what others have learned for it.
     """
-    layout_of = layout_of or _layout_of(chosen)
+    layout_of = layout_of or layout_of_entry(chosen)
     capacity = CapacityPolicy(blocks=chosen.capacity_blocks, block_size=chosen.block_size, layout_of=layout_of)
     policy = settings.occupancy_policy(capacity)
     known = OutputLengths(settings.forecast.policy()) if lengths is None else lengths
@@ -45,7 +45,7 @@ def build_backend(
     return backend
 
 
-def _layout_of(chosen: BackendSettings) -> LayoutOf | None:
+def layout_of_entry(chosen: BackendSettings) -> LayoutOf | None:
     """How the engine lays the model out, given the block size of its pool; None without the model's geometry."""
     if chosen.geometry is None:
         return None

@@ -16,6 +16,7 @@ from kvguard.backend_sections import SIMULATED, SIMULATED_TGI, SIMULATED_VLLM, T
 from kvguard.backends import build_backend, reading_of
 from kvguard.clock import Clock
 from kvguard.counting import build_counter
+from kvguard.discovery import Resolver
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError, UpstreamError, UpstreamUnreachable
 from kvguard.members import Members
@@ -111,7 +112,10 @@ async def running(
             members.settings = new
             controller.retier(clock.now())
 
-        members.start(settings.backends)
+        members.start(each for each in settings.backends if not each.discovers)
+        if named := [each for each in settings.backends if each.discovers]:
+            discovery = settings.discovery.policy()
+            members.discover(named, Resolver(discovery), discovery.interval_seconds)
         admin = create_admin(controller, registry, clock.now, explain)
         admin_port = await stack.enter_async_context(serving(admin, listeners[0]))
         port = await stack.enter_async_context(serving(app, listeners[1]))
@@ -137,6 +141,8 @@ def find_faults(settings: Settings) -> None:
     attempts += [functools.partial(reading_of, each) for each in settings.backends]
     attempts += [functools.partial(simulated, each) for each in settings.backends]
     attempts += [functools.partial(_try_counters, settings), functools.partial(governance_of, settings)]
+    if any(each.discovers for each in settings.backends):
+        attempts.append(functools.partial(Resolver, settings.discovery.policy()))
     if settings.forecast.state_file is not None:
         attempts.append(functools.partial(check_writable, settings.forecast.state_file))
     if settings.decision_log.path is not None:
@@ -198,9 +204,10 @@ def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
     metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
     metrics.prepare(
         routes=tuple(routes_of(settings).generating),
-        backends=[backend.label for backend in settings.backends],
+        backends=[backend.label for backend in settings.backends if not backend.discovers],
         sources=[source.value for source in CountSource],
     )
+    metrics.prepare_discovery([backend.label for backend in settings.backends if backend.discovers])
     return metrics
 
 

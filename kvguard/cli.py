@@ -28,7 +28,10 @@ from kvguard.sources import DEFAULT_FILE, load_settings, worker_faults
 from kvguard.telemetry.log import background_logging
 
 EXIT_CONFIG = 2
-_ADDRESSES = "model server: http(s)://host:port (vLLM), tgi+http(s)://host:port, sim:// or sim+tgi://; repeatable"
+_ADDRESSES = (
+    "model server: http(s)://host:port (vLLM), dns+http://name:port (one at each address), tgi+ before either (TGI), "
+    "sim:// or sim+tgi://; repeatable"
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

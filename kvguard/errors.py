@@ -3,6 +3,7 @@
 KvguardError
   InvalidRequest        the client sent something that cannot be read as a request
   SettingsError         the configuration has faults; all of them at once
+  DiscoveryError        the addresses behind a backend's name could not be found out
   UpstreamError
     UpstreamUnreachable   no connection could be made; the request was never sent
     UpstreamPoolExhausted no connection came free in time; the request was never sent
@@ -32,6 +33,10 @@ class SettingsError(KvguardError):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
+
+
+class DiscoveryError(KvguardError):
+    """Why looking up a backend's name gave no addresses, in words for the log."""
 
 
 class UpstreamError(KvguardError):

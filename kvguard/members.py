@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from kvguard.admission.lengths import OutputLengths
 from kvguard.backend_sections import BackendSettings
-from kvguard.backends import build_backend, reading_of
+from kvguard.backends import LayoutOf, build_backend, layout_of_entry, reading_of
 from kvguard.clock import Clock
+from kvguard.discovery import Discovery, Resolver
 from kvguard.poller import Poller, PollPolicy
 from kvguard.pool.backend import Backend
 from kvguard.proxy.controller import Controller
@@ -40,6 +41,7 @@ class Members:
         self.settings = settings
         self.ready = asyncio.Event()
         self._unasked: set[str] = set()
+        self._layouts: dict[str, LayoutOf | None] = {}
         self.pollers: dict[str, Poller] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -47,8 +49,7 @@ class Members:
         """Let these join, and wait for none else."""
         for chosen in backends:
             self._unasked.add(chosen.label)
-            self._join(chosen, chosen.label)
-        self._check_ready()
+            self._join(chosen, chosen)
 
     def found(self, entry: BackendSettings, members: Iterable[BackendSettings]) -> None:
         """From now on these servers, and no others, are behind the name of this setting."""
@@ -57,7 +58,9 @@ class Members:
             if backend.group == entry.label:
                 backend.health.leaving = wanted.pop(backend.name, None) is None
         for chosen in wanted.values():
-            self._join(chosen, entry.label)
+            if not self.ready.is_set():
+                self._unasked.add(chosen.label)
+            self._join(chosen, entry)
             self._reporter.joined(chosen.label)
         self.sweep()
 
@@ -70,6 +73,21 @@ class Members:
                 self._tasks.pop(backend.name).cancel()
                 self._reporter.left(backend.name)
 
+    def discover(self, entries: Iterable[BackendSettings], resolver: Resolver, interval_seconds: float) -> None:
+        """Look up the names of these for as long as it lasts."""
+        for entry in entries:
+            discovery = Discovery(
+                entry.label, entry.host, resolver, self._reporter, self._clock, interval_seconds=interval_seconds
+            )
+            self._unasked.add(entry.label)
+            looking = discovery.run(
+                functools.partial(self._addresses, entry), functools.partial(self._heard, entry.label)
+            )
+            self._tasks[entry.label] = asyncio.create_task(looking)
+
+    def _addresses(self, entry: BackendSettings, addresses: frozenset[str]) -> None:
+        self.found(entry, [entry.at(address) for address in sorted(addresses)])
+
     async def close(self) -> None:
         """Ask nobody any more."""
         for task in self._tasks.values():
@@ -77,9 +95,12 @@ class Members:
         if self._tasks:
             await asyncio.wait(self._tasks.values())
 
-    def _join(self, chosen: BackendSettings, group: str) -> None:
-        backend = build_backend(self.settings, chosen, lengths=self._lengths[group])
-        backend.group = group
+    def _join(self, chosen: BackendSettings, entry: BackendSettings) -> None:
+        if entry.label not in self._layouts:  # the model of an entry is read once, however many servers there are
+            self._layouts[entry.label] = layout_of_entry(entry)
+        layout, lengths = self._layouts[entry.label], self._lengths[entry.label]
+        backend = build_backend(self.settings, chosen, layout, lengths)
+        backend.group = entry.label
         self._controller.pool.add(backend)
         telemetry = self.settings.telemetry
         policy = PollPolicy(
@@ -97,10 +118,10 @@ class Members:
         self._controller.on_freed()
         geometry = backend.occupancy.policy.capacity.layout_of is not None
         self._reporter.sizing(backend.name, backend.review(self._controller.policy.tiers), geometry=geometry)
-        self._unasked.discard(backend.name)
-        self._check_ready()
+        self._heard(backend.name)
         self.sweep()
 
-    def _check_ready(self) -> None:
+    def _heard(self, name: str) -> None:
+        self._unasked.discard(name)
         if not self._unasked:
             self.ready.set()

@@ -22,7 +22,7 @@ from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policies import NORMAL
-from kvguard.backend_sections import BackendSettings, ModeChoice
+from kvguard.backend_sections import BackendSettings, DiscoverySettings, ModeChoice
 from kvguard.errors import SettingsError
 from kvguard.faults import Fault, Given, every_fault, faults_of
 from kvguard.policy_sections import (
@@ -94,6 +94,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     streams: StreamSettings = StreamSettings()
     upstream: UpstreamSettings = UpstreamSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
     log: LogSettings = LogSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
     reload: ReloadSettings = ReloadSettings()

@@ -88,7 +88,7 @@ nope: 1
     for part in (
         "KVGUARD_TEIRS__TRIM_AT: no such setting",
         "listen.port:",
-        "backends.0.url: must be http(s)://host:port, tgi+http(s)://host:port, sim:// or sim+tgi://",
+        "backends.0.url: must be http(s)://host:port, tgi+http(s)://host:port, (tgi+)dns+http://name:port, sim:// or",
         "backends.1.kv_usage:",
         "tiers: trim_at < restrict_at < reject_at must hold",
         "degrade: floor_tokens must not exceed max_output_tokens",

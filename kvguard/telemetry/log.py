@@ -187,28 +187,37 @@ class DecisionLog:
         )
         self._write(logging.WARNING, "shared_address", backend=backend, why=why)
 
-    def joined(self, backend: str) -> None:
-        """Discovery found a server."""
-        self._write(logging.INFO, "joined", backend=backend)
-
     def left(self, backend: str) -> None:
         """Discovery does not find it any more, and its last answer has ended."""
         self._write(logging.INFO, "left", backend=backend)
 
     def telemetry(self, backend: str, state: str, *, detail: str, now: float) -> None:
         """A backend's gauge is not usable; said once per `remind_seconds`."""
-        last = self._reminded.get((backend, state))
-        if last is None or now - last >= self.remind_seconds:
-            self._reminded[backend, state] = now
+        if self._due(backend, state, now):
             self._write(logging.WARNING, "telemetry", backend=backend, state=state, detail=detail)
 
     def telemetry_recovered(self, backend: str) -> None:
         """The gauge is fresh again after a warning."""
-        warned = [key for key in self._reminded if key[0] == backend]
-        for key in warned:
-            del self._reminded[key]
-        if warned:
+        if self._was_warned(backend):
             self._write(logging.INFO, "telemetry", backend=backend, state="fresh")
+
+    def discovery_failed(self, backend: str, *, why: str, known: int, now: float) -> None:
+        """The name of a backend could not be looked up; each reason said once per `remind_seconds`."""
+        if self._due(backend, why, now):
+            rest = f"the {known} known so far stay" if known else "none is known yet"
+            self._write(logging.WARNING, "discovery", backend=backend, addresses=known, why=f"{why}; {rest}")
+
+    def discovered(self, backend: str, *, added: Sequence[str], removed: Sequence[str], known: int) -> None:
+        """Other addresses are in use behind a name, or it could be looked up again after a warning."""
+        if self._was_warned(backend) or added or removed:
+            self._write(
+                logging.INFO,
+                "discovery",
+                backend=backend,
+                addresses=known,
+                added=list(added) or None,
+                removed=list(removed) or None,
+            )
 
     def thresholds(self, backend: str, verdicts: Sequence[ThresholdVerdict]) -> None:
         """Whether thresholds can be reached: a warning if one cannot, or if traffic as it is leaves no middle."""
@@ -252,6 +261,21 @@ class DecisionLog:
         frames = traceback.extract_tb(error.__traceback__)
         places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
         self._write(logging.ERROR, "fault", request_id=request_id, error=type(error).__name__, at=places[-3:])
+
+    def _due(self, backend: str, condition: str, now: float) -> bool:
+        """Whether it is time to say it, and from now on said."""
+        last = self._reminded.get((backend, condition))
+        due = last is None or now - last >= self.remind_seconds
+        if due:
+            self._reminded[backend, condition] = now
+        return due
+
+    def _was_warned(self, backend: str) -> bool:
+        """Whether anything was said that holds no more; it may be said again at once."""
+        warned = [key for key in self._reminded if key[0] == backend]
+        for key in warned:
+            del self._reminded[key]
+        return bool(warned)
 
     def _write(self, level: int, event: str, **fields: object) -> None:
         present = {name: value for name, value in fields.items() if value is not None}

@@ -59,6 +59,18 @@ class Metrics:
             ("backend",),
             registry=registry,
         )
+        self._discovery_failures = Counter(
+            "kvguard_discovery_failures",
+            "Look-ups of the name of a backend that gave no addresses",
+            ("backend",),
+            registry=registry,
+        )
+        self._discovered = Gauge(
+            "kvguard_discovered_backends",
+            "Addresses in use behind the name of a backend",
+            ("backend",),
+            registry=registry,
+        )
         self._counts = Counter("kvguard_token_counts", "Prompt counts by who made them", ("source",), registry=registry)
         self._prompt_error = Histogram(
             "kvguard_prompt_error_tokens",
@@ -146,6 +158,12 @@ class Metrics:
         for counter in (self._scrape_failures, self._reroutes, self._transitions):
             counter.remove_by_labels({"backend": backend})
 
+    def prepare_discovery(self, backends: Sequence[str]) -> None:
+        """The same for backends whose name is looked up."""
+        for backend in backends:
+            self._discovery_failures.labels(backend)
+            self._discovered.labels(backend)
+
     def decision(self, event: DecisionEvent) -> None:
         """Count one decision, once a request. One that was only reported moves no tokens but those that passed."""
         if event.moved:
@@ -187,6 +205,14 @@ class Metrics:
     def rerouted(self, backend: str) -> None:
         """Count a request that went elsewhere because no connection to this backend could be made."""
         self._reroutes.labels(backend).inc()
+
+    def discovered(self, backend: str, count: int) -> None:
+        """Note how many addresses are in use behind a name."""
+        self._discovered.labels(backend).set(count)
+
+    def discovery_failed(self, backend: str) -> None:
+        """Count a look-up that gave no addresses."""
+        self._discovery_failures.labels(backend).inc()
 
     def counted(self, source: str, seconds: float) -> None:
         """Note who counted a prompt and how long it took."""

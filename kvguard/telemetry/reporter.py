@@ -51,7 +51,6 @@ class Reporter:
     def joined(self, backend: str) -> None:
         """A backend was found."""
         self._metrics.prepare_backend(backend)
-        self._log.joined(backend)
 
     def left(self, backend: str) -> None:
         """A backend is gone, and nothing is in flight there any more."""
@@ -83,6 +82,16 @@ class Reporter:
     def scraped(self, backend: str) -> None:
         """A scrape gave a gauge."""
         self._log.telemetry_recovered(backend)
+
+    def discovered(self, backend: str, *, before: frozenset[str], after: frozenset[str]) -> None:
+        """The name of a backend was looked up: these are the addresses in use."""
+        self._metrics.discovered(backend, len(after))
+        self._log.discovered(backend, added=sorted(after - before), removed=sorted(before - after), known=len(after))
+
+    def discovery_failed(self, backend: str, *, why: str, known: int, now: float) -> None:
+        """Looking up the name of a backend gave nothing; the addresses known so far stay in use."""
+        self._metrics.discovery_failed(backend)
+        self._log.discovery_failed(backend, why=why, known=known, now=now)
 
     def capacity_bound(self, backend: str, tokens: int | None) -> None:
         """Of a backend's cache no more is known than that it holds so many tokens at least."""

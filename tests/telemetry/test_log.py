@@ -118,6 +118,31 @@ def test_a_lasting_condition_is_said_once_a_minute_and_its_end_once() -> None:
     ]
 
 
+def test_a_name_that_cannot_be_looked_up_is_said_once_a_minute_with_what_stays_in_use() -> None:
+    """Each reason has a rate limit of its own; the next look-up that works is said, and so is every change."""
+    log, stream = logged()
+    log.discovered("pool", added=["a"], removed=[], known=1)
+    log.discovered("pool", added=[], removed=[], known=1)
+    for now in (0.0, 59.9, 60.0):
+        log.discovery_failed("pool", why="no answer", known=1, now=now)
+    log.discovery_failed("other", why="no answer", known=0, now=61.0)
+    log.discovery_failed("pool", why="gone", known=1, now=61.0)
+    log.discovered("pool", added=[], removed=[], known=1)
+    log.discovered("pool", added=[], removed=["a"], known=0)
+    said = [{name: value for name, value in line.items() if name not in ("ts", "event")} for line in lines(stream)]
+    kept = {"level": "warning", "backend": "pool", "addresses": 1, "why": "no answer; the 1 known so far stay"}
+    assert {line["event"] for line in lines(stream)} == {"discovery"}
+    assert said == [
+        {"level": "info", "backend": "pool", "addresses": 1, "added": ["a"]},
+        kept,
+        kept,
+        {"level": "warning", "backend": "other", "addresses": 0, "why": "no answer; none is known yet"},
+        {**kept, "why": "gone; the 1 known so far stay"},
+        {"level": "info", "backend": "pool", "addresses": 1},
+        {"level": "info", "backend": "pool", "addresses": 0, "removed": ["a"]},
+    ]
+
+
 def test_a_condition_is_said_when_it_comes_and_goes_but_not_again_and_again() -> None:
     """A warning and its end, each once a minute and backend; from idle to working and back there is nothing to say."""
     log, stream = logged()

@@ -126,6 +126,17 @@ def test_the_rest_of_the_events_are_counted() -> None:
     assert value("kvguard_build_info", {"version": "1"}) == value("kvguard_config_info", {"hash": "abc"}) == 1
 
 
+def test_look_ups_of_a_name_are_counted_and_its_addresses_shown() -> None:
+    """Both series are there from the start."""
+    metrics, registry = fresh()
+    metrics.prepare_discovery(("pool",))
+    names = ("kvguard_discovery_failures_total", "kvguard_discovered_backends")
+    assert [registry.get_sample_value(name, {"backend": "pool"}) for name in names] == [0, 0]
+    metrics.discovery_failed("pool")
+    metrics.discovered("pool", 3)
+    assert [registry.get_sample_value(name, {"backend": "pool"}) for name in names] == [1, 3]
+
+
 def collected(backend: Backend, now: float) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(PoolCollector(Pool((backend,)), lambda: now))
