@@ -101,7 +101,7 @@ async def running(
         app = TrafficApp(table, pipeline, controller, upstream, reporter, clock)
         pollers = _pollers(settings, controller, reporter, clock)
         ready = _start(pollers, controller, reporter, clock, stack)
-        explainer = Explainer(controller, counter, table.generating, clock, policy)
+        explainer = Explainer(controller, counter, table, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
         followers.follow(policies_of(asked, backends))

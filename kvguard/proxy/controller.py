@@ -289,6 +289,10 @@ class Controller:
         """A backend for requests that take no KV: the least loaded of those that serve the model and answer."""
         return min(self._answering(self._serving(model), now), key=lambda backend: backend.ledger.live)
 
+    def answering(self, now: float) -> tuple[Backend, ...]:
+        """The backends that can be reached; all of them when none can."""
+        return self._answering(self.backends, now)
+
     def _serving(self, model: str | None) -> tuple[Backend, ...]:
         """The backends that list the model; all of them when none does, and the engine says 404."""
         named = tuple(backend for backend in self.backends if model in backend.models)
