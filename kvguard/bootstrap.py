@@ -102,7 +102,7 @@ async def running(
         app = TrafficApp(table, pipeline, controller, upstream, reporter, clock)
         members = Members(controller, lengths, reporter, clock, settings)
         stack.push_async_callback(members.close)
-        explainer = Explainer(controller, counter, table.generating, clock, policy)
+        explainer = Explainer(controller, counter, table, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
         followers.follow(policies_of(asked))

@@ -153,7 +153,7 @@ def _offline(chosen: argparse.Namespace, body: bytes, headers: Headers) -> dict[
     )
     controller.governance = governance_of(settings)
     with _counter(settings, source) as counter:
-        explainer = Explainer(controller, counter, routes_of(settings).generating, clock, pipeline_policy(settings))
+        explainer = Explainer(controller, counter, routes_of(settings), clock, pipeline_policy(settings))
         try:
             return asyncio.run(explainer.explain(body, headers, chosen.route))
         except InvalidRequest as error:
@@ -283,6 +283,8 @@ def report(explanation: dict[str, Any]) -> str:
 
 
 def _verdict(explanation: dict[str, Any]) -> str:
+    if explanation["decision"] == "read":
+        return f"pass to {explanation['backend']}: unchanged" if explanation["backend"] else "answered by kvguard"
     where = f" on {explanation['backend']}" if explanation["backend"] else ""
     if explanation["decision"] != "refuse":
         changes = ";".join(map(str, explanation["changes"])) or "unchanged"

@@ -187,7 +187,7 @@ def test_a_tokenizer_beside_the_model_counts_and_without_one_the_estimate_says_s
         (["--capacity-blocks", "9", "--capacity-tokens", "9"], "two answers to one question"),
         (["--model", "no-such-model", "--capacity-blocks", "9"], "--model no-such-model: no such file"),
         (["--model", "broken.json", "--capacity-blocks", "9"], "--model broken.json: "),
-        (["--usage", "0", "--route", "/nope"], "--route /nope: There is no generating route"),
+        (["--usage", "0", "--route", "/nope"], "--route /nope: There is no route of that path"),
         (["--usage", "0", "--route", "/v1/chat/completions"], "invalid request: 'messages' must be a list"),
         (["--usage", "0", "--url", "http://h:1"], "--usage would be ignored"),
         (["--config", "none.yaml"], "no such file: none.yaml"),
@@ -303,6 +303,16 @@ def test_a_route_that_generates_nothing_has_no_output(capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "  tokens     2 prompt (counted: ids), no output, 2 in all\n  sequences  1\n" in out
     assert "forecast" not in out
+
+
+def test_a_read_passes_at_any_tier(capsys: pytest.CaptureFixture[str], body: str) -> None:
+    """There is nothing to size, however full the cache is."""
+    main(["explain", body, "--route", "/tokenize", "--capacity-blocks", "100", "--usage", "1"])
+    assert capsys.readouterr().out.splitlines() == [
+        "pass to sim: unchanged",
+        "  a read takes no KV and passes at any tier; no backend is known to list this model, so it goes to any, "
+        "and the engine may say 404",
+    ]
 
 
 def test_headers_tell_who_asks(capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str) -> None:

@@ -92,6 +92,7 @@ async def test_a_good_page_makes_the_gauge_fresh_and_teaches_the_models() -> Non
     assert bench.backend.occupancy.observed_ratio() == 0.5
     assert (bench.backend.models, bench.backend.context_tokens) == ({"m", "lora"}, 512)
     assert bench.backend.parents == {"lora": "m"}
+    assert bench.backend.listing.keys() == {"m", "lora"}
     assert (bench.reports.good, bench.reports.failures) == (1, [])
 
 
@@ -140,10 +141,10 @@ async def test_every_page_shows_the_engines_condition_and_a_change_is_reported_o
 
 async def test_a_server_that_hides_its_models_is_scraped_all_the_same() -> None:
     """A 401 on the model list leaves names and context unknown."""
-    stub = Stub(context_tokens=None)
+    stub = Stub(key="k")
     async with running_stub(stub), guarding(stub) as guard:
         await guard.scrape()
-        assert guard.backend.context_tokens is None
+        assert (guard.backend.models, guard.backend.listing, guard.backend.context_tokens) == (frozenset(), {}, None)
         assert guard.telemetry() == "fresh"
 
 

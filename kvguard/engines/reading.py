@@ -9,16 +9,26 @@ from kvguard.admission.usage import UsageSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """What a server's list says of one model, as it is written there, and the context it names."""
+
+    body: bytes
+    context_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
     """What a server says it is; None is not said.
 
-    `models` are the names it answers to, `parents` maps the adapters among them to their base model; `permits` is how
-    many sequences it takes in before it refuses. For an engine whose metrics leave them out, `capacity_tokens` is the
-    size of its cache, or a lower bound of it, `block_size` that of its blocks, and `ahead` how it reserves room.
+    `models` are the names it answers to, `parents` maps the adapters among them to their base model, and `listing` has
+    the entries of its own list of models; `permits` is how many sequences it takes in before it refuses. For an engine
+    whose metrics leave them out, `capacity_tokens` is the size of its cache, or a lower bound of it, `block_size` that
+    of its blocks, and `ahead` how it reserves room.
     """
 
     models: frozenset[str] = frozenset()
     parents: Mapping[str, str] = field(default_factory=dict)
+    listing: Mapping[str, ModelEntry] = field(default_factory=dict)
     context_tokens: int | None = None
     permits: int | None = None
     release: Release | None = None

@@ -14,7 +14,7 @@ import msgspec
 from kvguard.admission.release import Release
 from kvguard.admission.usage import EngineUsage, LengthBuckets, UsageSample
 from kvguard.engines.exposition import Sample, parse_samples
-from kvguard.engines.reading import Reading, ServerFacts
+from kvguard.engines.reading import ModelEntry, Reading, ServerFacts
 from kvguard.engines.tgi_blocks import (
     TgiSettings,
     Version,
@@ -137,6 +137,7 @@ def parse_info(body: bytes, server: TgiServer = TgiServer()) -> ServerFacts:
     return ServerFacts(
         models=frozenset({_ANY_MODEL, info.model_id} - {""}),
         parents={_ANY_MODEL: info.model_id} if info.model_id else {},
+        listing=_listing(info.model_id),
         context_tokens=info.max_total_tokens,
         permits=info.max_concurrent_requests,
         release=release_of(version),
@@ -145,6 +146,12 @@ def parse_info(body: bytes, server: TgiServer = TgiServer()) -> ServerFacts:
         block_size=settings.block_size,
         ahead=ahead_of(settings),
     )
+
+
+def _listing(model_id: str) -> dict[str, ModelEntry]:
+    """The one entry of `/v1/models` (2.3.0 on), to the byte: it tells nothing but this name."""
+    card = {"id": model_id, "object": "model", "created": 0, "owned_by": model_id}
+    return {model_id: ModelEntry(body=msgspec.json.encode(card))} if model_id else {}
 
 
 def assumed(server: TgiServer) -> ServerFacts:

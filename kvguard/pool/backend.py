@@ -16,7 +16,7 @@ from kvguard.admission.release import Release
 from kvguard.admission.retry import Appointments, FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.admission.usage import UsageSample
-from kvguard.engines.reading import ServerFacts
+from kvguard.engines.reading import ModelEntry, ServerFacts
 from kvguard.pool.health import Health, HealthPolicy, Standing
 from kvguard.pool.identity import Identities
 
@@ -63,11 +63,12 @@ class SizingReview:
 class Backend:
     """A model server and everything decided about it.
 
-    `parents` maps the adapters among its `models` to their base model. `max_num_seqs` is how many sequences the engine
-    runs at once, where that is known; `verdicts` and `rule_fit` are as of the last review. `tier` is the one in force
-    by the plain thresholds, `other_tiers` those by the thresholds of classes and overrides. `release` is how it takes
-    requests, where that is not the same for all releases. `group` is the name of the setting it comes from, which all
-    servers behind one discovered name share, and `prompts` how many tokens a prompt may have that goes there.
+    `parents` maps the adapters among its `models` to their base model, and `listing` has the entries of its own list of
+    models. `max_num_seqs` is how many sequences the engine runs at once, where that is known; `verdicts` and `rule_fit`
+    are as of the last review. `tier` is the one in force by the plain thresholds, `other_tiers` those by the thresholds
+    of classes and overrides. `release` is how it takes requests, where that is not the same for all releases. All
+    servers behind one discovered name share their `group`, the name of the setting they come from; `prompts` is how
+    many tokens a prompt may have that goes there.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Backend:
     context_tokens: int | None = None
     models: frozenset[str] = frozenset()
     parents: Mapping[str, str] = field(default_factory=dict)
+    listing: Mapping[str, ModelEntry] = field(default_factory=dict)
     max_num_seqs: int | None = None
     seen: SeenSizes = field(default_factory=SeenSizes)
     verdicts: tuple[ThresholdVerdict, ...] = ()
@@ -110,6 +112,7 @@ class Backend:
     def introduce(self, facts: ServerFacts, *, learn_context: bool = True) -> None:
         """Take in what the server says it is; the context only if it is its to say."""
         self.models, self.parents, self.release = facts.models, facts.parents, facts.release
+        self.listing = facts.listing
         self.occupancy.permits = facts.permits
         if learn_context and facts.context_tokens is not None:
             self.context_tokens = facts.context_tokens

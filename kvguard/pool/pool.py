@@ -62,16 +62,26 @@ class Pool:
 
     def asked(self, model: str | None, now: float, hints: RoutingHints = NO_HINTS) -> tuple[Backend, ...]:
         """Who may be asked, the one that promised least first: of those that serve the model and take such prompts,
-        those that can be reached and are not ejected. Where none is, the attempt tells; where nobody lists the model,
-        the engine does. Empty when there is none, or none that is to take requests.
+        those that can be reached and are not ejected. Where none is, the attempt tells. Where nobody lists the model,
+        it may be one of those that keep their list to themselves, or else the engine says that there is none. Empty
+        when there is no backend, or none that is to take requests.
         """
-        serving = [backend for backend in self.backends if model in backend.models] or self.backends
+        serving = [b for b in self.backends if model in b.models] or [
+            b for b in self.backends if model and not b.models
+        ]
+        serving = serving or list(self.backends)
         if hints.prompt_tokens is not None:
             serving = [backend for backend in serving if hints.prompt_tokens in backend.prompts] or serving
         wanted = [backend for backend in serving if backend.health.wanted and backend not in hints.without]
         reachable = [b for b in wanted if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE]
         asked = [backend for backend in reachable if backend.health.takes(now)] or reachable or wanted
         return tuple(asked) if len(asked) < 2 else tuple(sorted(asked, key=_promised))
+
+    def answering(self, now: float) -> tuple[Backend, ...]:
+        """Those that can be reached and are not on their way out; all of them when none can."""
+        staying = [backend for backend in self.backends if not backend.health.leaving]
+        reached = (b for b in staying if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE)
+        return tuple(reached) or tuple(staying)
 
     def preferred(self, trail: Trail) -> tuple[Backend, ...]:
         """Who has probably seen the beginning of such a request, best first."""

@@ -19,6 +19,8 @@ from kvguard.protocols.error_format import ErrorFormat
 from kvguard.protocols.openai_errors import OPENAI_ERRORS
 from kvguard.protocols.route import Route
 
+MODELS: Final = "/v1/models"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteTable:
@@ -64,7 +66,7 @@ VLLM: Final = RouteTable(
         *pooling.ROUTES,
     ),
     reads={
-        "/v1/models": "GET",
+        MODELS: "GET",
         "/version": "GET",
         "/tokenize": "POST",
         "/detokenize": "POST",

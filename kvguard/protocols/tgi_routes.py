@@ -4,7 +4,7 @@ from typing import Final
 
 from kvguard.protocols import tgi_chat, tgi_completions, tgi_generate, tgi_invocations, tgi_vertex
 from kvguard.protocols.openai_errors import OPENAI_ERRORS
-from kvguard.protocols.routes import RouteTable, by_path
+from kvguard.protocols.routes import MODELS, RouteTable, by_path
 from kvguard.protocols.tgi_errors import TGI_ERRORS
 
 TGI: Final = RouteTable(
@@ -16,7 +16,7 @@ TGI: Final = RouteTable(
         "/info": "GET",
         "/health": "GET",
         "/ping": "GET",
-        "/v1/models": "GET",
+        MODELS: "GET",
         "/api-doc/openapi.json": "GET",
         "/tokenize": "POST",
         "/chat_tokenize": "POST",

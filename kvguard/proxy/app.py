@@ -15,6 +15,7 @@ from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
 from kvguard.proxy.headers import asks_for_websocket, to_upstream
 from kvguard.proxy.pipeline import Pipeline
+from kvguard.proxy.reads import Read, own_answer
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay
 from kvguard.proxy.upstream import Upstream, UpstreamRequest
@@ -89,7 +90,7 @@ class TrafficApp:
         return replace(answer, headers=[*answer.headers, (b"allow", allowed.encode())])
 
     async def _read(self, exchange: Exchange, method: str, path: str) -> None:
-        """Pass a harmless read to a backend that answers."""
+        """Answer a harmless read, or pass it to a backend that can."""
         try:
             body = await exchange.read_body(self.policy.max_body_bytes)
         except BodyTooLarge:
@@ -99,27 +100,32 @@ class TrafficApp:
         except InvalidRequest as error:
             await exchange.respond(self._rendered(path, invalid_request(error, self._controller.tier)))
             return
+        read = Read(method=method, path=path, body=body)
+        own = own_answer(read, self._controller, self._clock.now())
+        if own is not None:
+            await exchange.respond(WholeAnswer(200, [(b"content-type", b"application/json")], own))
+            return
         async with exchange.watch():
-            failure = await self._pass(exchange, method, path, body)
+            failure = await self._pass(exchange, read)
         if failure is None:
             await exchange.finish()
         else:
             await exchange.respond(failure)
 
-    async def _pass(self, exchange: Exchange, method: str, path: str, body: bytes) -> WholeAnswer | None:
+    async def _pass(self, exchange: Exchange, read: Read) -> WholeAnswer | None:
         wait = self.policy.retry_after_seconds
-        backend = self._controller.reachable(None, self._clock.now())
+        backend = self._controller.reachable(read.model, self._clock.now())
         if backend is None:
-            return self._refused(path, RejectReason.BACKEND_UNREACHABLE, wait)
+            return self._refused(read.path, RejectReason.BACKEND_UNREACHABLE, wait)
         query = b"?" + exchange.query if exchange.query else b""
         identity = self._controller.governance.identity
         withheld = identity.withheld(trusted=identity.trusts(exchange.peer))
         request = UpstreamRequest(
-            method=method,
+            method=read.method,
             base_url=backend.url,
-            target=path + query.decode("latin-1"),
+            target=read.path + query.decode("latin-1"),
             headers=to_upstream(exchange.headers, exchange.request_id, withheld),
-            body=body,
+            body=read.body,
         )
         try:
             answer = await self._upstream.send(request)
@@ -128,9 +134,9 @@ class TrafficApp:
             finally:
                 answer.abort()
         except UpstreamPoolExhausted:
-            return self._refused(path, RejectReason.QUEUE_TIMEOUT, wait)
+            return self._refused(read.path, RejectReason.QUEUE_TIMEOUT, wait)
         except UpstreamError:
-            return self._refused(path, RejectReason.BACKEND_UNREACHABLE, wait)
+            return self._refused(read.path, RejectReason.BACKEND_UNREACHABLE, wait)
         return None
 
     def _refused(self, path: str, reason: RejectReason, wait: float) -> WholeAnswer:

@@ -6,7 +6,6 @@ request. What a request says never shows, only sizes and the fields that would b
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -27,6 +26,7 @@ from kvguard.protocols.fields import is_set, read_fields
 from kvguard.protocols.openai_errors import OPENAI_ERRORS, error_body
 from kvguard.protocols.rewrite import rewrite
 from kvguard.protocols.route import Route
+from kvguard.protocols.routes import RouteTable
 from kvguard.proxy.candidate import Candidate, counted, marked, named, opts_out
 from kvguard.proxy.controller import Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, WholeAnswer
@@ -34,14 +34,13 @@ from kvguard.proxy.governance import Terms
 from kvguard.proxy.pipeline import PipelinePolicy
 from kvguard.proxy.placement import Weighed, weigh
 from kvguard.proxy.reading import BodyReader
+from kvguard.proxy.reads import Json, Read, explain_read
 from kvguard.proxy.refusal import STATUS, body_too_large, invalid_request, render
 from kvguard.proxy.upstream import Headers
 from kvguard.proxy.why import gauge_words, reasons
 from kvguard.telemetry.log import rounded
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import PromptCounter
-
-Json = dict[str, object]
 
 CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 GENERATE_PATH, VERTEX_PATH = "/generate", "/vertex"
@@ -50,29 +49,32 @@ _JSON: Headers = [(b"content-type", b"application/json")]
 
 
 class UnknownRoute(Exception):
-    """No generating route of that path."""
+    """No route of that path."""
 
 
 class Explainer:
-    """Explains requests to one pool; `routes` are the generating routes by path."""
+    """Explains requests to one pool by the routes of `table`; a path that is in both its lists is a generating one."""
 
     def __init__(
         self,
         controller: Controller,
         counter: PromptCounter,
-        routes: Mapping[str, Route],
+        table: RouteTable,
         clock: Clock,
         policy: PipelinePolicy,
     ) -> None:
         self._controller = controller
         self._reader = BodyReader()
         self._counter = counter
-        self._routes = routes
+        self._table = table
         self._clock = clock
         self.policy = policy
 
     async def explain(self, body: bytes, headers: Headers, path: str | None = None) -> Json:
         """What would become of the request in `body`. Raises InvalidRequest or UnknownRoute."""
+        if path is not None and path in self._table.reads and path not in self._table.generating:
+            read = Read(method=self._table.reads[path], path=path, body=body)
+            return explain_read(read, self._controller, self._clock.now())
         route, governance = self._route(path, body), self._controller.governance
         request = named(await self._reader.read(route, body), route, headers)
         # Whoever reaches the admin port may ask on behalf of anybody.
@@ -89,14 +91,15 @@ class Explainer:
 
     def _route(self, path: str | None, body: bytes) -> Route:
         path = self._path_of(body) if path is None else path
-        if path not in self._routes:
-            raise UnknownRoute(f"There is no generating route of that path; there are {', '.join(self._routes)}.")
-        return self._routes[path]
+        routes = self._table.generating
+        if path not in routes:
+            raise UnknownRoute(f"There is no route of that path; those that generate are {', '.join(routes)}.")
+        return routes[path]
 
     def _path_of(self, body: bytes) -> str:
         """The likeliest route of a body: what has messages may be for others as well."""
         fields = read_fields(body)
-        likely = (path for name, path in _LIKELY if is_set(fields, name) and path in self._routes)
+        likely = (path for name, path in _LIKELY if is_set(fields, name) and path in self._table.generating)
         return next(likely, COMPLETIONS_PATH)
 
 

@@ -8,8 +8,9 @@ import pytest
 from kvguard.admission.blocks import Ahead
 from kvguard.admission.release import Release
 from kvguard.engines.exposition import ExpositionError
-from kvguard.engines.reading import ServerFacts
+from kvguard.engines.reading import ModelEntry, ServerFacts
 from kvguard.engines.tgi import TgiServer, assumed, parse_info, parse_tgi, release_of, tgi_reading
+from tests.kit.recordings import recorded
 
 DATA = Path(__file__).parents[1] / "data" / "tgi"
 MISTRAL, LLAMA = "mistralai/Mistral-7B-Instruct-v0.2", "meta-llama/Llama-3.1-8B-Instruct"
@@ -41,9 +42,11 @@ def test_info_by_release(
     release: Release,
 ) -> None:
     """The cache's size up to 2.2, a lower bound since; caps and reservations as the release has them."""
+    name = model.encode()
     assert parse_info((DATA / f"info_{file}.json").read_bytes()) == ServerFacts(
         models=frozenset({"tgi", model}),
         parents={"tgi": model},
+        listing={model: ModelEntry(body=b'{"id":"%b","object":"model","created":0,"owned_by":"%b"}' % (name, name))},
         context_tokens=context,
         permits=128,
         release=release,
@@ -70,7 +73,13 @@ def test_where_the_size_of_the_cache_comes_from(
     info = {"version": "3.3.6-dev0", "max_total_tokens": 4096, "max_batch_total_tokens": told}
     facts = parse_info(json.dumps(info).encode(), server)
     assert (facts.capacity_tokens, facts.lower_bound) == (capacity, bound)
-    assert (facts.models, facts.parents, facts.permits) == ({"tgi"}, {}, None)
+    assert (facts.models, facts.parents, facts.listing, facts.permits) == ({"tgi"}, {}, {}, None)
+
+
+def test_the_list_of_models_has_the_entry_that_tgi_writes() -> None:
+    """To the byte, made of the name in `/info` alone."""
+    facts = parse_info((DATA / "info_v3.3.7.json").read_bytes())
+    assert b'{"object":"list","data":[%b]}' % facts.listing[LLAMA].body == recorded("models_response_v3.json")
 
 
 def test_what_the_operator_knows_goes_over_the_release() -> None:

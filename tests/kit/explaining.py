@@ -63,7 +63,7 @@ def explainer_of(
     controller = Controller(
         backends, chosen, RetryPolicy(), rng=random.Random(seed), on_tier_change=lambda change: None
     )
-    return Explainer(controller, COUNTER, VLLM.generating, ManualClock(NOW), policy), controller
+    return Explainer(controller, COUNTER, VLLM, ManualClock(NOW), policy), controller
 
 
 def explained(explainer: Explainer, fields: dict, *, opt_out: bool = False, path: str | None = None) -> Any:

@@ -137,6 +137,7 @@ async def answer_at_once(call: Call) -> None:
 @dataclass
 class Stub:
     """The backend. `answer` serves the generating routes; `tokens` is what /tokenize says; `adapters` have a parent.
+    With a `key` it tells its models to nobody else.
 
     With an `info` it is a TGI server; in those of its pages that are not set nothing has begun.
     """
@@ -146,6 +147,8 @@ class Stub:
     answer: Behaviour = answer_at_once
     scrape: Behaviour | None = None
     tokens: int = 16
+    model: str = "tiny"
+    key: str = ""
     context_tokens: int | None = 2048
     adapters: dict[str, str] = field(default_factory=dict)
     hits: list[Hit] = field(default_factory=list)
@@ -167,6 +170,12 @@ class Stub:
     @property
     def url(self) -> str:
         return f"{'' if self.info is None else 'tgi+'}http://127.0.0.1:{self.port}"
+
+    @property
+    def listed(self) -> dict:
+        """What /v1/models says."""
+        models = [{"id": self.model, "max_model_len": self.context_tokens}]
+        return {"data": [*models, *({"id": name, "parent": base} for name, base in self.adapters.items())]}
 
     async def until(self, holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
         """Wait until something the stub counts makes `holds` true."""
@@ -219,8 +228,8 @@ class Stub:
         if path == "/metrics":
             await self._serve_metrics(call)
         elif path == "/v1/models":
-            models = [{"id": "tiny", "max_model_len": self.context_tokens}]
-            await call.reply(200, {"data": [*models, *({"id": a, "parent": b} for a, b in self.adapters.items())]})
+            known = not self.key or call.hit.headers.get("authorization") == f"Bearer {self.key}"
+            await call.reply(200 if known else 401, self.listed if known else {"error": "Unauthorized"})
         elif path == "/info" and self.info is not None:
             await call.reply(200, self.info)
         elif path in ("/tokenize", "/chat_tokenize") and self.info is not None:

@@ -28,6 +28,28 @@ def test_the_one_that_promised_least_comes_first() -> None:
     assert asked(pool, "nobody's") == asked(pool, None) == ["c", "b", "a"]
 
 
+def test_a_model_that_nobody_lists_may_be_one_of_those_that_keep_their_list_to_themselves() -> None:
+    """A server whose list takes a key is asked before one that is known to have other models."""
+    hidden = backend("hidden", 0.9)
+    hidden.models = frozenset()
+    pool = Pool((backend("a", 0.1), hidden))
+    assert (asked(pool, "m"), asked(pool, "nobody's"), asked(pool, None)) == (["a"], ["hidden"], ["a", "hidden"])
+
+
+def test_who_answers_is_everybody_but_those_that_leave_or_cannot_be_reached() -> None:
+    """Unless nobody can be reached; one that is drained still answers."""
+    a, b, c = [backend(name) for name in "abc"]
+    pool = Pool((a, b, c))
+    a.health.leaving, b.health.drained = True, True
+    assert pool.answering(NOW) == (b, c)
+    for _ in range(3):
+        c.occupancy.miss(reached=False)
+    assert pool.answering(NOW) == (b,)
+    for _ in range(3):
+        b.occupancy.miss(reached=False)
+    assert pool.answering(NOW) == (b, c)
+
+
 def test_those_that_come_and_go() -> None:
     """Who joins is asked, who is removed is not, and a pool may be empty."""
     pool, a = Pool(), backend("a")

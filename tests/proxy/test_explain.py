@@ -201,7 +201,7 @@ def test_without_a_capacity_there_are_tokens_but_no_blocks() -> None:
 
 
 def test_the_route_is_guessed_from_the_body_or_named() -> None:
-    """Messages make a chat and input a response; a path that generates nothing is refused."""
+    """Messages make a chat and input a response; a path that is no route is refused."""
     explainer, _ = explainer_of(backend_at("b", 0.1))
     assert explained(explainer, {"input": "x"})["route"] == RESPONSES
     for dialect in DIALECTS:
@@ -212,7 +212,7 @@ def test_the_route_is_guessed_from_the_body_or_named() -> None:
     with pytest.raises(InvalidRequest):
         explained(explainer, SMALL, path=CHAT)
     with pytest.raises(UnknownRoute):
-        explained(explainer, SMALL, path="/v1/models")
+        explained(explainer, SMALL, path="/nowhere")
 
 
 def test_a_backend_that_is_not_asked_says_why() -> None:
@@ -288,7 +288,7 @@ async def test_errors_of_the_admin_port_are_the_apis_own() -> None:
         }
         large = await post("/debug/explain", json={"prompt": "x" * 300})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
-        nowhere = await post("/debug/explain", params={"route": "/v1/models"}, json={"prompt": "hi"})
+        nowhere = await post("/debug/explain", params={"route": "/nowhere"}, json={"prompt": "hi"})
         assert (nowhere.status_code, nowhere.json()["error"]["param"]) == (404, "route")
         assert SECRET not in guard.log_stream.getvalue()
 

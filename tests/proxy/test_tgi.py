@@ -258,7 +258,7 @@ async def test_a_failure_that_nobody_waits_for() -> None:
 
 async def explained(front: Front, body: dict) -> dict:
     _, controller = explainer_of(front.backend)
-    explainer = Explainer(controller, front.counter, TGI.generating, front.clock, front.app.policy)
+    explainer = Explainer(controller, front.counter, TGI, front.clock, front.app.policy)
     return await explainer.explain(json.dumps(body).encode(), [])
 
 
