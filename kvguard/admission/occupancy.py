@@ -250,6 +250,13 @@ class Occupancy:
         )
 
     @property
+    def shares_prefixes(self) -> bool:
+        """Whether blocks of prompts that begin alike are to be counted once, and known to be held once."""
+        capacity = self.capacity
+        known = capacity is not None and capacity.shares_prefixes and capacity.rule.shares_prefixes
+        return known and self.policy.count_shared_once
+
+    @property
     def sequences_left(self) -> int | None:
         """How many more the engine takes in, by its permits; None where it takes any number."""
         return None if self.permits is None else self.permits - self._foreign_sequences - self.ledger.sequences

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import DegradePolicy
+from kvguard.admission.prefix import PrefixMark
 from kvguard.pool.backend import Backend
+from kvguard.protocols.prefix import TextMark, prefix_of
 from kvguard.protocols.request import InferenceRequest
 from kvguard.protocols.route import Route
 from kvguard.proxy.headers import OPT_OUT, find
@@ -22,12 +24,13 @@ class CandidatePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A request whose prompts are counted, of a caller of this `priority`."""
+    """A request whose prompts are counted, of a caller of this `priority`; `marks` are those of its only prompt."""
 
     request: InferenceRequest
     count: TokenCount
     policy: CandidatePolicy
     priority: str
+    marks: tuple[TextMark, ...] = ()
 
     def demand_on(self, backend: Backend) -> Demand:
         """What it asks of this backend, whose context bounds its answer and whose models alone are remembered."""
@@ -42,7 +45,11 @@ class Candidate:
         model = backend.base_model(self.request.model)
         # Classes are few and the operator's; a tenant's name may be anything, and is nobody else's to learn from.
         population = dataclasses.replace(demand.population, model=model, caller=self.priority)
-        return dataclasses.replace(demand, population=population)
+        prefix = self._prefix() if backend.occupancy.shares_prefixes else ()
+        return dataclasses.replace(demand, population=population, prefix=prefix)
+
+    def _prefix(self) -> tuple[PrefixMark, ...]:
+        return tuple(PrefixMark(mark.hash, mark.tokens(self.count.total)) for mark in self.marks)
 
 
 def named(request: InferenceRequest, route: Route, headers: Headers) -> InferenceRequest:
@@ -70,4 +77,4 @@ async def counted(
     request: InferenceRequest, counter: PromptCounter, policy: CandidatePolicy, priority: str
 ) -> Candidate:
     """The request with its prompts counted; never fails."""
-    return Candidate(request, await counter.count(request), policy, priority)
+    return Candidate(request, await counter.count(request), policy, priority, prefix_of(request))

@@ -7,6 +7,7 @@ from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.population import Population
 from kvguard.protocols.routes import VLLM
 from kvguard.proxy.candidate import CandidatePolicy, counted, marked, named
+from tests.admission.build import sample
 from tests.kit.explaining import COUNTER, backend_at
 from tests.kit.guard import COMPLETIONS
 
@@ -75,3 +76,17 @@ async def test_whose_answers_tell_how_long_it_gets(body: bytes, population: Popu
     request = marked(route.parse(body), route, [], DegradePolicy())
     candidate = await counted(request, COUNTER, CandidatePolicy(), "low")
     assert candidate.demand_on(backend).population == population
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("caching", "tokens"), [(True, [82]), (False, []), (None, [])])
+async def test_the_beginning_of_a_prompt_is_marked_where_blocks_are_shared(
+    caching: bool | None, tokens: list[int]
+) -> None:
+    """With the tokens that are before each mark at least, of those that were counted."""
+    request = VLLM.generating[COMPLETIONS].parse(b'{"prompt": [%s]}' % b",".join([b"1234567"] * 250))
+    backend = backend_at("b", None)
+    backend.occupancy.observe(sample(0.0, prefix_caching=caching), asked_at=0.0)
+    candidate = await counted(request, COUNTER, CandidatePolicy(), "normal")
+    assert len(candidate.marks) == 1
+    assert [mark.tokens for mark in candidate.demand_on(backend).prefix] == tokens
