@@ -107,6 +107,10 @@ class Demand:
             prefix=other.prefix,
         )
 
+    def without_leading(self, tokens: int) -> "Demand":
+        """The same demand with so many tokens fewer at the start of each prompt."""
+        return replace(self, prompts=tuple(prompt - tokens for prompt in self.prompts)) if tokens else self
+
     def with_cap(self, output_cap: int) -> "Demand":
         """The same demand under a lower output cap."""
         expected = min(self.expected_output, output_cap)
