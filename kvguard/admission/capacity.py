@@ -28,13 +28,16 @@ class CapacityPolicy:
 class Capacity:
     """Usable blocks of the whole pool and of its largest engine, and how sequences fill them.
 
-    `published_tokens` is what the engine says the pool holds.
+    `published_tokens` is what the engine says the pool holds. `shares_prefixes` says that sequences which begin alike
+    are known to share blocks: one engine with its prefix cache on. Among several each has a cache of its own, and the
+    server alone knows which has which request.
     """
 
     blocks: int
     largest_engine_blocks: int
     layout: PoolLayout
     published_tokens: int | None = None
+    shares_prefixes: bool = False
 
     @property
     def rule(self) -> BlockRule:
@@ -74,6 +77,7 @@ def capacity_of(sample: UsageSample, policy: CapacityPolicy) -> Capacity | None:
         largest_engine_blocks=min(total, max(blocks, default=total)),
         layout=_reserving(policy.layout(size), engines[0].ahead if engines else None),
         published_tokens=sum(tokens) if policy.blocks is None and len(tokens) == len(engines) else None,
+        shares_prefixes=len(engines) == 1 and engines[0].prefix_caching is True,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
 from kvguard.admission.population import ANYBODY, Population
+from kvguard.admission.prefix import PrefixMark
 
 MANY_PROMPTS = 64  # so many that it pays to look for those of one length first
 
@@ -34,7 +35,7 @@ class Demand:
     cap; `names_cap` says that the request itself names one. `beams` says that the copies are beams of one answer, so
     that one sequence still is a valid answer; `fixed_length` that every answer runs to its cap; `streamed` that its
     growth can be watched; `estimated` that the prompts were not counted but guessed. `population` is whose answers tell
-    how long its own gets.
+    how long its own gets. `prefix` marks the start of its only prompt, where requests that begin alike share blocks.
     """
 
     prompts: tuple[int, ...]
@@ -51,6 +52,7 @@ class Demand:
     slack_tokens: int = 0
     traits: frozenset[Trait] = frozenset()
     population: Population = ANYBODY
+    prefix: tuple[PrefixMark, ...] = ()
 
     @property
     def sequences(self) -> int:
@@ -97,7 +99,17 @@ class Demand:
 
     def with_prompts_of(self, other: "Demand") -> "Demand":
         """The same demand with the prompts of another, better counted."""
-        return replace(self, prompts=other.prompts, slack_tokens=other.slack_tokens, estimated=other.estimated)
+        return replace(
+            self,
+            prompts=other.prompts,
+            slack_tokens=other.slack_tokens,
+            estimated=other.estimated,
+            prefix=other.prefix,
+        )
+
+    def without_leading(self, tokens: int) -> "Demand":
+        """The same demand with so many tokens fewer at the start of each prompt."""
+        return replace(self, prompts=tuple(prompt - tokens for prompt in self.prompts)) if tokens else self
 
     def with_cap(self, output_cap: int) -> "Demand":
         """The same demand under a lower output cap."""

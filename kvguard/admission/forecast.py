@@ -23,6 +23,7 @@ from typing import Final, Protocol, Self
 from kvguard.admission.blocks import BlockGroup, BlockRule, blocks_for
 from kvguard.admission.footprint import Demand
 from kvguard.admission.population import Population
+from kvguard.admission.prefix import NO_MATCH, PrefixMatch
 
 _FINE_BITS: Final = 4
 _FINE: Final = 1 << _FINE_BITS
@@ -67,15 +68,19 @@ def cell_end(cell: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The sequences of a request from now on: tokens each may still generate, and what they come to together."""
+    """The sequences of a request from now on: tokens each may still generate, and what they come to together.
+
+    `shared_blocks` are blocks they hold once among them, from beginning to end.
+    """
 
     remaining: int
     sums: int
+    shared_blocks: int = 0
 
     @property
     def final_blocks(self) -> int:
         """Blocks they hold together just before they end."""
-        return self.sums >> _FINAL & _BLOCKS
+        return (self.sums >> _FINAL & _BLOCKS) + self.shared_blocks
 
 
 NO_COURSE: Final = Course(0, 0)
@@ -141,18 +146,23 @@ class _Layout:
 
 
 class Forecast:
-    """The courses of everything live. Adding, removing and asking take a bounded time however many they are."""
+    """The courses of everything live. Adding, removing and asking take a bounded time however many they are.
+
+    What sequences share with each other is in no course; it counts as held until all of them have ended.
+    """
 
     def __init__(self, rule: BlockRule) -> None:
         self.rule = rule
         self._layout = _Layout(rule)
         self._cells: dict[int, int] = {}
+        self._shared_blocks = 0
         self._profile: Profile | None = None
 
     @classmethod
-    def restored(cls, rule: BlockRule, cells: Cells) -> Self:
+    def restored(cls, rule: BlockRule, cells: Cells, *, shared_blocks: int = 0) -> Self:
         """The forecast that these `cells` were taken of. Raises ValueError when they are not laid out by `rule`."""
         made = cls(rule)
+        made.share(shared_blocks)
         words = made._layout.words
         try:
             made._cells = {cell: int.from_bytes(words.pack(*sums), "little") for cell, sums in cells.items()}
@@ -166,9 +176,15 @@ class Forecast:
         words = self._layout.words
         return {cell: list(words.unpack(sums.to_bytes(words.size, "little"))) for cell, sums in self._cells.items()}
 
-    def course(self, demand: Demand, *, produced: int, remaining: int) -> Course:
-        """The course of a request whose sequences have generated `produced` tokens and may generate `remaining`."""
-        sums = 0
+    def course(self, demand: Demand, *, produced: int, remaining: int, match: PrefixMatch = NO_MATCH) -> Course:
+        """The course of a request whose sequences have generated `produced` tokens and may generate `remaining`.
+
+        It is without what others hold of its prompt for as long as that takes, and has what only its own sequences
+        share once.
+        """
+        lasting, sums = match.lasting(remaining), 0
+        leading = match.own if demand.copies > 1 else lasting
+        demand = demand.without_leading(leading * self.rule.block_size)
         for prompt_tokens, prompts in Counter(demand.prompts).items():
             tokens = prompt_tokens + produced
             if tokens + remaining:
@@ -177,7 +193,12 @@ class Forecast:
                 for group in self._layout.groups:
                     one += group.entry(tokens + self.rule.lookahead_tokens)
                 sums += prompts * demand.copies * one
-        return Course(remaining, sums)
+        return Course(remaining, sums, leading - lasting)
+
+    def share(self, blocks: int) -> None:
+        """Let so many blocks be shared from now on."""
+        if blocks != self._shared_blocks:
+            self._shared_blocks, self._profile = blocks, None
 
     def add(self, course: Course) -> None:
         """Let these sequences run from now on."""
@@ -199,22 +220,23 @@ class Forecast:
     def profile(self) -> "Profile":
         """How full it gets, as things stand."""
         if self._profile is None:
-            self._profile = Profile(self._cells, self._layout)
+            self._profile = Profile(self._cells, self._layout, self._shared_blocks)
         return self._profile
 
 
 class Profile:
     """Blocks held from now until everything has ended, at its worst within each cell of time."""
 
-    def __init__(self, cells: Mapping[int, int], layout: _Layout) -> None:
+    def __init__(self, cells: Mapping[int, int], layout: _Layout, shared_blocks: int) -> None:
         self._layout = layout
+        self._shared_blocks = shared_blocks
         order = sorted(cells, reverse=True)
         self._ends = [cell_end(cell) for cell in order]
         self._final = [cells[cell] >> _FINAL & _BLOCKS for cell in order]
         # What outlives each cell; the first is everything, the last nothing.
         self._longer = list(accumulate((cells[cell] for cell in order), initial=0))
         self._blocks = [
-            final + layout.held(longer, end)
+            shared_blocks + final + layout.held(longer, end)
             for final, longer, end in zip(self._final, self._longer, self._ends, strict=False)
         ]
         for listed in (self._ends, self._blocks, self._final, self._longer):
@@ -231,12 +253,13 @@ class Profile:
         shorter = bisect_left(self._ends, cell_end(cell))
         in_cell = shorter < len(self._ends) and self._ends[shorter] == cell_end(cell)
         longer = self._longer[shorter + 1 if in_cell else shorter]
-        final = course.final_blocks
-        peak = self._layout.held(longer, course.remaining) + final + (self._final[shorter] if in_cell else 0)
+        final, more = course.final_blocks, course.shared_blocks
+        peak = self._shared_blocks + self._layout.held(longer, course.remaining) + final
+        peak += self._final[shorter] if in_cell else 0
         for end, blocks in zip(self._ends[:shorter], self._blocks, strict=False):
             if blocks + final > peak:
-                peak = max(peak, blocks + self._layout.held(course.sums, end))
-        return max(peak, max(self._blocks[shorter:], default=0))
+                peak = max(peak, blocks + more + self._layout.held(course.sums, end))
+        return max(peak, more + max(self._blocks[shorter:], default=0))
 
     def tokens_until(self, blocks: float) -> int | None:
         """Tokens each sequence generates until no more than `blocks` are ever held again; None if that is never.

@@ -15,6 +15,8 @@ from kvguard.admission.blocks import NO_SURGE, BlockRule, Surge
 from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import NO_COURSE, Cells, Course, Forecast, Profile, remaining_output
 from kvguard.admission.lengths import OutputLengths
+from kvguard.admission.pace import Pace
+from kvguard.admission.prefix import NO_MATCH, PrefixMatch, SharedPrefixes
 
 # Tokens after which the rest of an answer is foreseen anew even if no block was begun.
 _REVIEW_TOKENS = 32
@@ -52,7 +54,8 @@ class Reservation:
 
     `surge` is held besides while the prompts are computed: until the first token of a stream, and for an answer that
     cannot be watched until a scrape has `seen` the request; so long its `prefill_tokens` are those of its prompts, and
-    a stream is `awaited`. `recount_at` is the output at which the rest must be counted again.
+    a stream is `awaited`. `recount_at` is the output at which the rest must be counted again. `leading_blocks` of each
+    sequence are shared with others and counted beside all reservations, not here.
     """
 
     demand: Demand
@@ -65,6 +68,7 @@ class Reservation:
     course: Course = NO_COURSE
     produced: int = 0
     recount_at: int = 0
+    leading_blocks: int = 0
     seen: bool = False
     state: ReservationState = ReservationState.LIVE
     tenant: str = ""
@@ -74,14 +78,25 @@ class Reservation:
         """What it comes to by itself."""
         return Claims(self.held_blocks, self.reserved_blocks, self.course.final_blocks)
 
+    @property
+    def streamed_tokens(self) -> int:
+        """What each sequence has generated before our eyes."""
+        return self.produced if self.demand.streamed else 0
+
+    @property
+    def unshared_blocks(self) -> int:
+        """What it comes to at its full expected length if whatever it shares counts as its own."""
+        return self.reserved_blocks + self.demand.copies * self.leading_blocks
+
     def count(self, forecast: Forecast, lengths: OutputLengths) -> None:
         """Bring the blocks held now, those held at full expected length and the course up to date."""
-        demand, rule, produced = self.demand, forecast.rule, self.produced
+        rule, produced = forecast.rule, self.produced
+        demand = self.demand.without_leading(self.leading_blocks * rule.block_size)
         self.held_blocks = demand.held_blocks(rule, produced=produced)
         self.reserved_blocks = max(self.held_blocks, demand.reserved_blocks(rule))
         computing = not produced and (demand.streamed or not self.seen)
         self.surge = demand.surge(rule) if computing else NO_SURGE
-        self.prefill_tokens = demand.prompt_tokens if computing else 0
+        self.prefill_tokens = self.demand.prompt_tokens if computing else 0
         self.awaited = computing and demand.streamed
         remaining = remaining_output(demand, produced, lengths)
         self.course = forecast.course(demand, produced=produced, remaining=remaining)
@@ -91,7 +106,7 @@ class Reservation:
 
 @dataclass(slots=True)
 class TenantTally:
-    """What the live reservations of one tenant come to at their full expected length."""
+    """What the live reservations of one tenant come to at their full expected length, each as if it shared nothing."""
 
     live: int = 0
     reserved_blocks: int = 0
@@ -104,36 +119,13 @@ class _Ended:
     blocks: int
 
 
-class _Pace:
-    """How fast the streams under way generate, waiting and prefill included. Whole microseconds add up exactly."""
-
-    def __init__(self) -> None:
-        self.streams = self.tokens = self._started = 0
-
-    def enter(self, reservation: Reservation, sign: int = 1) -> None:
-        """Add a stream that has generated something, or take it back."""
-        if reservation.demand.streamed and reservation.produced:
-            self.streams += sign
-            self.tokens += sign * reservation.produced
-            self._started += sign * round(1e6 * reservation.started_at)
-
-    def leave(self, reservation: Reservation) -> None:
-        """Take back what was added."""
-        self.enter(reservation, -1)
-
-    def tokens_per_second(self, now: float) -> float | None:
-        """Of one stream; None without any."""
-        seconds = (self.streams * round(1e6 * now) - self._started) / 1e6
-        return self.tokens / seconds if seconds > 0 else None
-
-
 class Ledger:
     """The live reservations of one backend, and what was freed lately.
 
     `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. What each answer is
     expected to come to is foreseen when it is admitted, and again as it grows. `freed_blocks` are all ever freed.
-    `tenants` has a tally of each tenant with live reservations, `fresh` are the claims of those that began after the
-    last `mark`.
+    `tenants` has a tally of each tenant with live reservations. Blocks that several sequences share are counted once,
+    beside the reservations, until the last but one of those ends; then they are the last one's.
     """
 
     def __init__(self, lengths: OutputLengths, *, remember_seconds: float = 30.0) -> None:
@@ -143,29 +135,31 @@ class Ledger:
         self._ended: deque[_Ended] = deque()
         self._remember_seconds = remember_seconds
         self._forecast = Forecast(BlockRule.plain(1))
-        self._pace = _Pace()
+        self._prefixes = SharedPrefixes(self._forecast.rule)
+        self._pace = Pace()
         self._last_pace: float | None = None
         self.violations = 0
         self.freed_blocks = 0
         self.sequences = 0
-        self.held_blocks = 0
-        self.reserved_blocks = 0
         self.surge = NO_SURGE
         self.prefill_tokens = 0
         self.awaited_streams = 0
-        self.fresh = NO_CLAIMS
+        self._held_alone = 0
+        self._reserved_alone = 0
+        self._fresh_alone = NO_CLAIMS
         self._marked_at = -math.inf
 
     def mark(self, moment: float) -> None:
         """From now on those are fresh that began at this moment or later."""
         self._marked_at = moment
-        self.fresh = sum((r.claims for r in self._live.values() if r.started_at >= moment), NO_CLAIMS)
+        self._prefixes.mark(moment)
+        self._fresh_alone = sum((r.claims for r in self._live.values() if r.started_at >= moment), NO_CLAIMS)
 
     def reserve(self, demand: Demand, *, now: float, tenant: str = "") -> Reservation:
         """Enter a request into the ledger; its prompt counts as held from this moment."""
         reservation = Reservation(demand, now, tenant=tenant)
-        reservation.count(self._forecast, self._lengths)
         self._live[id(reservation)] = reservation
+        self._share(reservation)
         self._enter(reservation)
         return reservation
 
@@ -176,21 +170,21 @@ class Ledger:
             return
         if produced <= reservation.produced:
             return
-        self._pace.leave(reservation)
+        self._pace.leave(reservation.streamed_tokens, reservation.started_at)
         if produced >= reservation.recount_at:
             self._leave(reservation)
             reservation.produced = produced
-            reservation.count(self._forecast, self._lengths)
             self._enter(reservation)
         reservation.produced = produced
-        self._pace.enter(reservation)
+        self._pace.enter(reservation.streamed_tokens, reservation.started_at)
 
     def amend(self, reservation: Reservation, demand: Demand) -> None:
         """Count a live reservation by what is known better by now; an ended one stays as it was."""
         if reservation.state is ReservationState.LIVE:
             self._leave(reservation)
+            self._unshare(reservation)
             reservation.demand = demand
-            reservation.count(self._forecast, self._lengths)
+            self._share(reservation)
             self._enter(reservation)
 
     def recount(self, rule: BlockRule) -> None:
@@ -200,9 +194,10 @@ class Ledger:
                 self._leave(reservation)
             scale = self._forecast.rule.tokens_per_block / rule.tokens_per_block
             self._ended = deque(replace(ended, blocks=round(ended.blocks * scale)) for ended in self._ended)
-            self._forecast = Forecast(rule)
+            self._forecast, self._prefixes = Forecast(rule), SharedPrefixes(rule, marked_at=self._marked_at)
             for reservation in self._live.values():
-                reservation.count(self._forecast, self._lengths)
+                self._go_through(reservation)
+            for reservation in self._live.values():
                 self._enter(reservation)
 
     def end(self, reservation: Reservation, state: ReservationState, *, now: float) -> bool:
@@ -210,44 +205,74 @@ class Ledger:
         if reservation.state is not ReservationState.LIVE:
             return False
         reservation.state = state
-        del self._live[id(reservation)]
+        held = self.held_blocks
         self._leave(reservation)
-        self._pace.leave(reservation)
-        alone = _Pace()
-        alone.enter(reservation)
+        self._unshare(reservation)
+        del self._live[id(reservation)]
+        self._pace.leave(reservation.streamed_tokens, reservation.started_at)
+        alone = Pace()
+        alone.enter(reservation.streamed_tokens, reservation.started_at)
         self._last_pace = alone.tokens_per_second(now) or self._last_pace
         self._forget(now)
-        self.freed_blocks += reservation.held_blocks
-        self._ended.append(_Ended(reservation.started_at, now, reservation.held_blocks))
+        freed = held - self.held_blocks
+        self.freed_blocks += freed
+        self._ended.append(_Ended(reservation.started_at, now, freed))
         return True
 
+    def _share(self, reservation: Reservation) -> None:
+        """Let it share what its prompt has in common with others; who had that alone has it no longer."""
+        self._recount_owner(self._go_through(reservation))
+
+    def _unshare(self, reservation: Reservation) -> None:
+        """Let it share nothing any more; who is left alone with something has it from now on."""
+        self._recount_owner(self._prefixes.leave(id(reservation)))
+
+    def _go_through(self, reservation: Reservation) -> int | None:
+        demand = reservation.demand
+        if not demand.prefix:
+            return None
+        return self._prefixes.enter(
+            id(reservation),
+            demand.prefix,
+            prompt_tokens=demand.prompt_tokens,
+            copies=demand.copies,
+            began=reservation.started_at,
+        )
+
+    def _recount_owner(self, owner: int | None) -> None:
+        if owner is not None:
+            self._leave(self._live[owner])
+            self._enter(self._live[owner])
+
     def _enter(self, reservation: Reservation) -> None:
+        reservation.leading_blocks = self._prefixes.leading_blocks(id(reservation))
+        reservation.count(self._forecast, self._lengths)
         self.sequences += reservation.demand.sequences
-        self.held_blocks += reservation.held_blocks
-        self.reserved_blocks += reservation.reserved_blocks
+        self._held_alone += reservation.held_blocks
+        self._reserved_alone += reservation.reserved_blocks
         self.surge += reservation.surge
         self.prefill_tokens += reservation.prefill_tokens
         self.awaited_streams += reservation.awaited
         self._forecast.add(reservation.course)
         if reservation.started_at >= self._marked_at:
-            self.fresh += reservation.claims
+            self._fresh_alone += reservation.claims
         tally = self.tenants.setdefault(reservation.tenant, TenantTally())
         tally.live += 1
-        tally.reserved_blocks += reservation.reserved_blocks
+        tally.reserved_blocks += reservation.unshared_blocks
 
     def _leave(self, reservation: Reservation) -> None:
         self.sequences -= reservation.demand.sequences
-        self.held_blocks -= reservation.held_blocks
-        self.reserved_blocks -= reservation.reserved_blocks
+        self._held_alone -= reservation.held_blocks
+        self._reserved_alone -= reservation.reserved_blocks
         self.surge -= reservation.surge
         self.prefill_tokens -= reservation.prefill_tokens
         self.awaited_streams -= reservation.awaited
         self._forecast.remove(reservation.course)
         if reservation.started_at >= self._marked_at:
-            self.fresh -= reservation.claims
+            self._fresh_alone -= reservation.claims
         tally = self.tenants[reservation.tenant]
         tally.live -= 1
-        tally.reserved_blocks -= reservation.reserved_blocks
+        tally.reserved_blocks -= reservation.unshared_blocks
         if not tally.live:
             del self.tenants[reservation.tenant]
 
@@ -267,8 +292,30 @@ class Ledger:
         return self._forecast.rule
 
     @property
+    def shared_blocks(self) -> int:
+        """Blocks that several sequences hold, each once."""
+        return self._prefixes.blocks
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks held now."""
+        return self._held_alone + self.shared_blocks
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Blocks held if everything live gets as long as is expected of it."""
+        return self._reserved_alone + self.shared_blocks
+
+    @property
+    def fresh(self) -> Claims:
+        """What those come to that began after the last `mark`, without what they share with others that did before."""
+        shared = self._prefixes.fresh_blocks
+        return self._fresh_alone + Claims(shared, shared, shared)
+
+    @property
     def profile(self) -> Profile:
         """How full it gets while everything live runs to its end."""
+        self._forecast.share(self.shared_blocks)
         return self._forecast.profile
 
     @property
@@ -286,9 +333,17 @@ class Ledger:
         tally = self.tenants.get(tenant)
         return tally.reserved_blocks if tally else 0
 
+    def match(self, demand: Demand) -> PrefixMatch:
+        """What a request would share if it were admitted now."""
+        if not demand.prefix:
+            return NO_MATCH
+        match, owner = self._prefixes.match(demand.prefix, demand.prompt_tokens)
+        return match if owner is None else replace(match, owner_remaining=self._live[owner].course.remaining)
+
     def course(self, demand: Demand) -> Course:
         """What a request would come to if it were admitted now."""
-        return self._forecast.course(demand, produced=0, remaining=remaining_output(demand, 0, self._lengths))
+        remaining = remaining_output(demand, 0, self._lengths)
+        return self._forecast.course(demand, produced=0, remaining=remaining, match=self.match(demand))
 
     def tokens_per_second(self, now: float) -> float | None:
         """Tokens a second one sequence generates, waiting and prefill included, by the streams that run or ran last."""
@@ -298,7 +353,8 @@ class Ledger:
         """Blocks held now by reservations that began before `moment`, their prefills' surge included."""
         begun = [r for r in self._live.values() if r.started_at < moment]
         surge = sum((r.surge for r in begun), NO_SURGE)
-        return sum(r.held_blocks for r in begun) + surge.shared(self._forecast.rule)
+        shared = self._prefixes.blocks_before(moment)
+        return sum(r.held_blocks for r in begun) + shared + surge.shared(self._forecast.rule)
 
     def sequences_before(self, moment: float) -> int:
         """Sequences of live reservations that began before `moment`."""
@@ -306,7 +362,8 @@ class Ledger:
 
     def generating_before(self, moment: float) -> int:
         """Blocks held now by reservations that began before `moment` and whose sequences generate."""
-        return sum(r.held_blocks for r in self._live.values() if r.produced and r.started_at < moment)
+        generating = {key: r.held_blocks for key, r in self._live.items() if r.produced and r.started_at < moment}
+        return sum(generating.values()) + self._prefixes.blocks_of(generating)
 
     def freed_since(self, moment: float, *, begun_before: float) -> int:
         """Blocks of reservations that began before `begun_before` and ended at or after `moment`."""

@@ -17,6 +17,7 @@ from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Course, Profile
 from kvguard.admission.ledger import NO_CLAIMS, Claims, Ledger
 from kvguard.admission.lengths import OutputLengths
+from kvguard.admission.prefix import PrefixMatch
 from kvguard.admission.sharing import SharedBlocks
 from kvguard.admission.usage import EngineUsage, UsageSample
 
@@ -53,7 +54,8 @@ class OccupancyPolicy:
     `stale_after_seconds` and `failures_before_unreachable` keep one failed scrape from changing anything;
     `queue_floor_ratio` is the least ratio while a queue for blocks lasts or the engine is overcommitted;
     `aftermath_seconds` is how long after its end a request may still show in the gauge; `count_shared_once` says to
-    believe a gauge that steadily shows less than the ledger, because sequences share their prefixes. Of the headroom
+    count blocks that sequences share through the prefix cache once, both where their prompts say so and where the gauge
+    steadily shows less than the ledger. Of the headroom
     that the last gauge left, this proxy may claim `share`: what others like it have claimed since, nobody can see yet.
     """
 
@@ -95,6 +97,7 @@ class Held(Protocol):
     def prefill_tokens(self) -> int: ...
     @property
     def profile(self) -> Profile: ...
+    def match(self, demand: Demand) -> PrefixMatch: ...
     def course(self, demand: Demand) -> Course: ...
     def tenant_blocks(self, tenant: str) -> int: ...
 
@@ -123,8 +126,9 @@ class Beside:
         if candidate is None:
             peak = foreign + held_by.profile.peak
         else:
-            course = held_by.course(candidate)
-            own = Claims(candidate.prompt_blocks(rule), candidate.reserved_blocks(rule), course.final_blocks)
+            course, saved = held_by.course(candidate), held_by.match(candidate).saved(candidate.copies)
+            prompt, reserved_alone = candidate.prompt_blocks(rule), candidate.reserved_blocks(rule)
+            own = Claims(prompt - saved, reserved_alone - saved, course.final_blocks)
             held, reserved, unseen = held + own.held, reserved + own.reserved, unseen + own
             surge += candidate.surge(rule)
             peak = foreign + held_by.profile.peak_with(course)
@@ -248,6 +252,13 @@ class Occupancy:
             observed=self.observed_ratio(),
             queued=queued,
         )
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether blocks of prompts that begin alike are to be counted once, and known to be held once."""
+        capacity = self.capacity
+        known = capacity is not None and capacity.shares_prefixes and capacity.rule.shares_prefixes
+        return known and self.policy.count_shared_once
 
     @property
     def sequences_left(self) -> int | None:

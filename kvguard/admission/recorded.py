@@ -15,6 +15,7 @@ from kvguard.admission.forecast import Cells, Course, Forecast, Profile, remaini
 from kvguard.admission.occupancy import Beside, Occupancy, Ratios, TelemetryState
 from kvguard.admission.policy import SequenceCut
 from kvguard.admission.population import Population
+from kvguard.admission.prefix import NO_MATCH, PrefixMatch
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierPolicy
 
@@ -24,7 +25,8 @@ class Standing:
     """How one backend stood when a request was decided on; without a capacity only what is known without one.
 
     `sequences_left` is how many more the engine took in, `cells` are those of the forecast, `expected_tokens` what was
-    known of the answer's length, `tenant_blocks` what the tenant of the request held.
+    known of the answer's length, `tenant_blocks` what the tenant of the request held. `shared_blocks` were counted once
+    for several sequences, `match` is what the prompt of the request had in common with others.
     """
 
     backend: str
@@ -40,6 +42,8 @@ class Standing:
     sequences_left: int | None = None
     tenant_blocks: int = 0
     cells: Cells = field(default_factory=dict)
+    shared_blocks: int = 0
+    match: PrefixMatch = NO_MATCH
     expected_tokens: int | None = None
 
 
@@ -108,6 +112,8 @@ def standing_of(
         sequences_left=occupancy.sequences_left,
         tenant_blocks=ledger.tenant_blocks(tenant),
         cells=ledger.cells,
+        shared_blocks=ledger.shared_blocks,
+        match=NO_MATCH if demand is None else ledger.match(demand),
         expected_tokens=known,
     )
 
@@ -146,15 +152,21 @@ class _RecordedLedger:
         self.surge = standing.surge
         self.prefill_tokens = standing.prefill_tokens
         self._tenant_blocks = standing.tenant_blocks
+        self._match = standing.match
         self._lengths = lengths
-        self._forecast = Forecast.restored(rule, standing.cells)
+        self._forecast = Forecast.restored(rule, standing.cells, shared_blocks=standing.shared_blocks)
 
     @property
     def profile(self) -> Profile:
         return self._forecast.profile
 
+    def match(self, demand: Demand) -> PrefixMatch:
+        """That of the request that was decided on."""
+        return self._match
+
     def course(self, demand: Demand) -> Course:
-        return self._forecast.course(demand, produced=0, remaining=remaining_output(demand, 0, self._lengths))
+        remaining = remaining_output(demand, 0, self._lengths)
+        return self._forecast.course(demand, produced=0, remaining=remaining, match=self._match)
 
     def tenant_blocks(self, tenant: str) -> int:
         """Those of the tenant whose request it was."""

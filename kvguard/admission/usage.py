@@ -18,7 +18,8 @@ class EngineUsage:
     `waiting_for_capacity` is the part of `waiting` that waits for KV blocks. `awake` is False while the engine is in
     sleep mode. Counters run since engine start; `steps_total` counts what was computed, where tokens are counted for
     ended requests only, and `generation_lengths` answers by their tokens (vLLM `request_generation_tokens`, TGI
-    `tgi_request_generated_tokens`). `ahead` is how it reserves room, where it does so before an answer begins.
+    `tgi_request_generated_tokens`). `ahead` is how it reserves room, where it does so before an answer begins;
+    `prefix_caching` says whether sequences that begin alike share blocks.
     """
 
     engine: str
@@ -36,6 +37,7 @@ class EngineUsage:
     steps_total: float | None = None
     generation_lengths: LengthBuckets | None = None
     ahead: Ahead | None = None
+    prefix_caching: bool | None = None
     awake: bool | None = None
 
     @property

@@ -44,6 +44,7 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 _ONLY_ENGINE: Final = "0"  # old releases have no engine label
 _RATIO_LIMIT: Final = 1.0001  # room for rounding at a full cache; above it the number is not a ratio
 _MAX_DIGITS: Final = 18
+_FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"True": True, "False": False})
 _MAX_BLOCK_SIZE: Final = 1 << 16  # hybrids reach 4128; anything far beyond is no block size
 
 
@@ -120,6 +121,7 @@ def _engine_usage(engine: str, series: _EngineSeries, *, usage_names: Sequence[s
         prompt_tokens_total=_total(series, "prompt_tokens_total"),
         generation_tokens_total=_total(series, "generation_tokens_total"),
         generation_lengths=_generation_lengths(series.lengths),
+        prefix_caching=_FLAGS.get(series.config.get("enable_prefix_caching", "")),
         awake=_awake(series),
     )
 

@@ -40,9 +40,9 @@ class Trail:
 NO_TRAIL: Final = Trail()
 
 
-def session_trail(session: bytes, parts: tuple[int, ...] = ()) -> Trail:
-    """The trail of a request of this session."""
-    return Trail(_hashed(b"session:" + session), parts)
+def session_key(session: bytes) -> int:
+    """What a trail says of a session."""
+    return _hashed(b"session:" + session)
 
 
 class Affinity:

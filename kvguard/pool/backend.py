@@ -249,9 +249,10 @@ class Backend:
         return StandingChange(backend=self.name, before=before, after=after, seconds=seconds)
 
     def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
-        """End a reservation; its blocks count as freed once."""
+        """End a reservation; what it alone held counts as freed once."""
+        before = self.ledger.freed_blocks
         if self.ledger.end(reservation, state, now=now):
-            self.freed_blocks.add(reservation.held_blocks, now)
+            self.freed_blocks.add(self.ledger.freed_blocks - before, now)
 
 
 def new_backend(

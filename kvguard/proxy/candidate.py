@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.policy import DegradePolicy
-from kvguard.pool.affinity import NO_TRAIL, Trail
+from kvguard.admission.prefix import PrefixMark
+from kvguard.pool.affinity import Trail, session_key
 from kvguard.pool.backend import Backend
 from kvguard.pool.pool import RoutingHints
+from kvguard.protocols.prefix import TextMark, prefix_of
 from kvguard.protocols.request import InferenceRequest
 from kvguard.protocols.route import Route
 from kvguard.proxy.headers import OPT_OUT, find
@@ -25,18 +27,22 @@ class CandidatePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A request whose prompts are counted, of a caller of this `priority`; `trail` tells which others it belongs to."""
+    """A request whose prompts are counted, of a caller of this `priority`; `marks` are those of its only prompt, and
+    `session` is the key of the session it belongs to, if it names one.
+    """
 
     request: InferenceRequest
     count: TokenCount
     policy: CandidatePolicy
     priority: str
-    trail: Trail = NO_TRAIL
+    marks: tuple[TextMark, ...] = ()
+    session: int | None = None
 
     @property
     def hints(self) -> RoutingHints:
         """What says where it is best served."""
-        return RoutingHints(trail=self.trail, prompt_tokens=max(self.count.prompts, default=None))
+        trail = Trail(self.session, tuple(mark.hash for mark in self.marks))
+        return RoutingHints(trail=trail, prompt_tokens=max(self.count.prompts, default=None))
 
     def demand_on(self, backend: Backend | None) -> Demand:
         """What it asks of this backend, whose context bounds its answer and whose models alone are remembered; of
@@ -53,7 +59,11 @@ class Candidate:
         model = backend.base_model(self.request.model) if backend else ""
         # Classes are few and the operator's; a tenant's name may be anything, and is nobody else's to learn from.
         population = dataclasses.replace(demand.population, model=model, caller=self.priority)
-        return dataclasses.replace(demand, population=population)
+        prefix = self._prefix() if backend and backend.occupancy.shares_prefixes else ()
+        return dataclasses.replace(demand, population=population, prefix=prefix)
+
+    def _prefix(self) -> tuple[PrefixMark, ...]:
+        return tuple(PrefixMark(mark.hash, mark.tokens(self.count.total)) for mark in self.marks)
 
 
 def named(request: InferenceRequest, route: Route, headers: Headers) -> InferenceRequest:
@@ -78,7 +88,9 @@ def opts_out(headers: Headers) -> bool:
 
 
 async def counted(
-    request: InferenceRequest, counter: PromptCounter, policy: CandidatePolicy, priority: str
+    request: InferenceRequest, counter: PromptCounter, policy: CandidatePolicy, priority: str, headers: Headers
 ) -> Candidate:
-    """The request with its prompts counted; never fails."""
-    return Candidate(request, await counter.count(request), policy, priority)
+    """The request with its prompts counted, and what it has in common with others; never fails."""
+    named_session = find(headers, policy.session_header) if policy.session_header else None
+    session = None if named_session is None else session_key(named_session)
+    return Candidate(request, await counter.count(request), policy, priority, prefix_of(request), session)

@@ -81,7 +81,7 @@ class Explainer:
         caller = governance.identity.caller(headers, trusted=True)
         terms = governance.terms(route.path, request.model, caller)
         request = marked(request, route, headers, terms.policy.degrade)
-        candidate = await counted(request, self._counter, self.policy.candidates, caller.priority)
+        candidate = await counted(request, self._counter, self.policy.candidates, caller.priority, headers)
         explaining = _Explaining(self._controller, candidate, self.policy, self._clock.now(), route.path, terms)
         notes = []
         if opts_out(headers) and not terms.policy.degrade.allow_opt_out:

@@ -27,7 +27,7 @@ from kvguard.proxy.placement import Call
 from kvguard.proxy.reading import BodyReader
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Manner, Relay, Relayed
-from kvguard.proxy.upstream import Upstream, UpstreamRequest
+from kvguard.proxy.upstream import Headers, Upstream, UpstreamRequest
 from kvguard.proxy.waiting_line import Question, WaitingLine, ticket_of
 from kvguard.proxy.work import Work, shows_health
 from kvguard.telemetry.events import DecisionEvent, End, Mode, Outcome
@@ -148,7 +148,7 @@ class Pipeline:
         """As above, of a request that was read."""
         terms = self._controller.governance.terms(route.path, request.model, caller)
         candidate = await self._counted(
-            marked(request, route, exchange.headers, terms.policy.degrade), terms.priority.name
+            marked(request, route, exchange.headers, terms.policy.degrade), terms.priority.name, exchange.headers
         )
         question = self._question(candidate, route, caller, size_bytes)
         outcome = await self.line.admit(question)
@@ -230,9 +230,9 @@ class Pipeline:
             counted = dataclasses.replace(work.candidate, count=count).demand_on(work.admission.backend)
             self._controller.recount(work.admission, counted)
 
-    async def _counted(self, request: InferenceRequest, priority: str) -> Candidate:
+    async def _counted(self, request: InferenceRequest, priority: str, headers: Headers) -> Candidate:
         began = self._clock.now()
-        candidate = await counted(request, self._counter, self.policy.candidates, priority)
+        candidate = await counted(request, self._counter, self.policy.candidates, priority, headers)
         self._reporter.counted(candidate.count.source.value, self._clock.now() - began)
         return candidate
 

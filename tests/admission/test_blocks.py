@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvguard.admission.blocks import NO_SURGE, BlockGroup, BlockRule, PoolLayout, Surge, blocks_for
+from kvguard.admission.blocks import NO_SURGE, Ahead, BlockGroup, BlockRule, PoolLayout, Surge, blocks_for
 from tests.admission.build import block_rules
 from tests.kit.properties import deterministic
 
@@ -241,3 +241,43 @@ def test_few_steps_are_looked_at(rule: BlockRule, most: int) -> None:
 def test_the_longest_sequence_that_fits(rule: BlockRule, blocks: int, tokens: int | None) -> None:
     """The last token that needs no block more than there are."""
     assert rule.longest_sequence(blocks) == tokens
+
+
+@pytest.mark.parametrize(
+    ("rule", "shares"),
+    [
+        (BlockRule.plain(16), True),
+        (BlockRule(groups=(FULL,), lookahead_tokens=3, step_tokens=1), True),
+        (BlockRule(groups=(BlockGroup(block_size=16, count=2),)), False),
+        (BlockRule(groups=(FULL, FULL)), False),
+        (BlockRule(groups=(SLIDING,)), False),
+        (BlockRule(groups=(CHUNKED,)), False),
+        (BlockRule(groups=(FULL,), state_blocks=1), False),
+        (BlockRule(groups=(FULL,), ahead=Ahead()), False),
+        (BlockRule(groups=()), False),
+    ],
+)
+def test_prefixes_are_shared_where_that_is_plain_arithmetic(rule: BlockRule, shares: bool) -> None:
+    """One table of full attention, taken block by block."""
+    assert rule.shares_prefixes is shares
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lookahead", "blocks"),
+    [(0, 0, 0), (15, 0, 0), (16, 0, 1), (33, 0, 2), (0, 1, 0), (16, 1, 0), (33, 1, 1)],
+)
+def test_blocks_of_a_prefix_are_whole(tokens: int, lookahead: int, blocks: int) -> None:
+    """With tokens speculated ahead the last one found is computed anew."""
+    assert replace(BlockRule.plain(16), lookahead_tokens=lookahead).prefix_blocks(tokens) == blocks
+
+
+@given(st.integers(1, 40), st.sampled_from((0, 3)), st.integers(1, 500), st.integers(0, 200), st.data())
+@deterministic
+def test_a_prompt_without_its_first_blocks_holds_so_many_fewer(
+    size: int, lookahead: int, tokens: int, produced: int, data: st.DataObject
+) -> None:
+    """However far its answer has come."""
+    rule = replace(BlockRule.plain(size), lookahead_tokens=lookahead)
+    shared = data.draw(st.integers(0, (tokens - 1) // size))
+    less = rule.reached_blocks(tokens - shared * size + produced)
+    assert less == rule.reached_blocks(tokens + produced) - shared

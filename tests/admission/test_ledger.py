@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvguard.admission.blocks import BlockRule
 from kvguard.admission.footprint import Demand
 from kvguard.admission.ledger import Ledger, Reservation, ReservationState
+from kvguard.admission.prefix import PrefixMark
 from tests.admission.build import RULE, demand, demands, learned
 from tests.kit.properties import deterministic
 
@@ -274,8 +275,13 @@ def test_a_better_count_corrects_what_is_live() -> None:
     """A prompt counted exactly later is held as it is; what has ended stays ended."""
     ledger = ledger_of()
     reservation = ledger.reserve(demand(160, cap=16, slack_tokens=40, estimated=True), now=0.0)
-    ledger.amend(reservation, reservation.demand.with_prompts_of(demand(100, cap=999)))
-    assert (reservation.demand, ledger.held_blocks, ledger.reserved_blocks) == (demand(100, cap=16), 7, 8)
+    exact = demand(100, cap=999, prefix=(PrefixMark(1, 50),))
+    ledger.amend(reservation, reservation.demand.with_prompts_of(exact))
+    assert (reservation.demand, ledger.held_blocks, ledger.reserved_blocks) == (
+        demand(100, cap=16, prefix=exact.prefix),
+        7,
+        8,
+    )
     ledger.end(reservation, ReservationState.SETTLED, now=1.0)
     ledger.amend(reservation, demand(1600))
     assert (ledger.held_blocks, ledger.live) == (0, 0)

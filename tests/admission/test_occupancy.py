@@ -79,6 +79,28 @@ def test_capacity(scraped: UsageSample, policy: dict, capacity: tuple[int, int, 
     assert observed(scraped, **policy).capacity == expected
 
 
+CACHING = sample(0.5, prefix_caching=True)
+
+
+@pytest.mark.parametrize(
+    ("scraped", "policy", "shares"),
+    [
+        (CACHING, {}, True),
+        (CACHING, {"capacity_blocks": 50, "block_size": 32}, True),
+        (CACHING, {"count_shared_once": False}, False),
+        (CACHING, {"layout_of": lambda _: PoolLayout(rule=BlockRule(groups=()))}, False),
+        (sample(0.5, prefix_caching=False), {}, False),
+        (sample(0.5), {}, False),
+        # Each of several engines caches for itself, and the server says which of them has which request.
+        (sample(0.5, 0.5, prefix_caching=True), {}, False),
+        (sample(0.5, blocks=None, prefix_caching=True), {}, False),
+    ],
+)
+def test_prefixes_are_shared_where_it_is_known(scraped: UsageSample, policy: dict, shares: bool) -> None:
+    """One engine that says so, a layout for which it is plain, and an operator who has not forbidden it."""
+    assert observed(scraped, **policy).shares_prefixes is shares
+
+
 def test_the_operators_capacity_is_known_before_the_first_scrape() -> None:
     """Both values overridden need no engine; a page without values changes nothing."""
     built = unscraped(capacity_blocks=50, block_size=32)

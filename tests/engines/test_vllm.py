@@ -83,6 +83,16 @@ def test_reads_a_page_of_two_engines() -> None:
     assert (first.used_ratio, second.used_ratio) == (pytest.approx(16 / 23), pytest.approx(18 / 23))
 
 
+@pytest.mark.parametrize(
+    ("label", "prefix_caching"),
+    [("True", True), ("False", False), ("None", None), ("true", None), ("", None)],
+)
+def test_whether_prefixes_are_cached(label: str, prefix_caching: bool | None) -> None:
+    """As vLLM writes the two values; anything else, like a page without the label, does not say."""
+    assert config(f'num_gpu_blocks="11",enable_prefix_caching="{label}"').prefix_caching is prefix_caching
+    assert config('num_gpu_blocks="11"').prefix_caching is None
+
+
 def test_reads_a_page_of_an_old_release() -> None:
     """Without engine labels the page is engine 0; a series the release does not have is None."""
     assert engine(OLD_RELEASE) == EngineUsage(

@@ -18,10 +18,11 @@ def exposition(
     block_size: int = 16,
     name: str = "kv_cache_usage_perc",
     waiting: int = 0,
+    prefix_caching: bool | None = None,
     **series: float,
 ) -> str:
-    """A vLLM page with one engine per gauge; `blocks` are usable in each, None leaves the capacity out, and `series`
-    are further ones of every engine.
+    """A vLLM page with one engine per gauge; `blocks` are usable in each, None leaves the capacity out,
+    `prefix_caching` is said unless it is None, and `series` are further ones of every engine.
 
     As vLLM does, every engine's series states the blocks of all engines together, null blocks included.
     """
@@ -34,8 +35,9 @@ def exposition(
         lines += [f"vllm:{other}{{{labels}}} {value}" for other, value in series.items()]
     if blocks is not None:
         total = engines * (blocks + 1)
+        caching = "" if prefix_caching is None else f',enable_prefix_caching="{prefix_caching}"'
         lines += [
-            f'vllm:cache_config_info{{block_size="{block_size}",engine="{engine}",num_gpu_blocks="{total}"}} 1'
+            f'vllm:cache_config_info{{block_size="{block_size}",engine="{engine}",num_gpu_blocks="{total}"{caching}}} 1'
             for engine in range(engines)
         ]
     return "\n".join([*lines, ""])

@@ -2,7 +2,7 @@
 
 import random
 
-from kvguard.pool.affinity import Affinity, Trail, session_trail
+from kvguard.pool.affinity import Affinity, Trail, session_key
 
 NAMES = [f"b{number}" for number in range(16)]
 
@@ -11,6 +11,10 @@ def ring(*names: str) -> Affinity:
     made = Affinity()
     made.among(names)
     return made
+
+
+def session_trail(session: bytes, parts: tuple[int, ...] = ()) -> Trail:
+    return Trail(session_key(session), parts)
 
 
 def keys(count: int = 2000) -> list[int]:

@@ -7,6 +7,7 @@ from kvguard.admission.policy import DegradePolicy
 from kvguard.admission.population import Population
 from kvguard.protocols.routes import VLLM
 from kvguard.proxy.candidate import CandidatePolicy, counted, marked, named
+from tests.admission.build import sample
 from tests.kit.explaining import COUNTER, backend_at
 from tests.kit.guard import COMPLETIONS
 
@@ -49,7 +50,7 @@ def test_a_header_may_name_the_model_as_on_sagemaker(path: str, header: bytes, m
 @pytest.mark.anyio
 async def test_the_context_of_a_backend_bounds_the_answer() -> None:
     """One candidate asks different things of backends with different contexts."""
-    candidate = await counted(VLLM.generating[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy(), "normal")
+    candidate = await counted(VLLM.generating[COMPLETIONS].parse(BODY), COUNTER, CandidatePolicy(), "normal", [])
     short, long = (candidate.demand_on(backend_at("b", 0.0, context=tokens)) for tokens in (100, 10_000))
     assert (short.prompts, short.output_cap, short.estimated) == ((3,), 98, True)
     assert (short.slack_tokens, short.prompt_tokens) == (1, 2)
@@ -73,5 +74,19 @@ async def test_whose_answers_tell_how_long_it_gets(body: bytes, population: Popu
     route, backend = VLLM.generating[COMPLETIONS], backend_at("b", 0.0, models=("tiny", "other", "lora"))
     backend.parents = {"lora": "tiny"}
     request = marked(route.parse(body), route, [], DegradePolicy())
-    candidate = await counted(request, COUNTER, CandidatePolicy(), "low")
+    candidate = await counted(request, COUNTER, CandidatePolicy(), "low", [])
     assert candidate.demand_on(backend).population == population
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("caching", "tokens"), [(True, [82]), (False, []), (None, [])])
+async def test_the_beginning_of_a_prompt_is_marked_where_blocks_are_shared(
+    caching: bool | None, tokens: list[int]
+) -> None:
+    """With the tokens that are before each mark at least, of those that were counted."""
+    request = VLLM.generating[COMPLETIONS].parse(b'{"prompt": [%s]}' % b",".join([b"1234567"] * 250))
+    backend = backend_at("b", None)
+    backend.occupancy.observe(sample(0.0, prefix_caching=caching), asked_at=0.0)
+    candidate = await counted(request, COUNTER, CandidatePolicy(), "normal", [])
+    assert len(candidate.marks) == 1
+    assert [mark.tokens for mark in candidate.demand_on(backend).prefix] == tokens

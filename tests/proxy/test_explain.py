@@ -136,7 +136,7 @@ def test_what_is_explained_is_what_the_controller_then_does(
     route = VLLM.generating[said["route"]]
     headers = [(OPT_OUT, b"none")] if opt_out else []
     request = marked(route.parse(json.dumps(fields).encode()), route, headers, controller.policy.degrade)
-    candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL))
+    candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL, []))
     outcome = controller.refuse_early(NOW) or controller.admit(
         controller.call(candidate.demand_on, model=request.model), NOW
     )
