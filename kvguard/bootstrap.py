@@ -116,7 +116,7 @@ async def running(
         if named := [each for each in settings.backends if each.discovers]:
             discovery = settings.discovery.policy()
             members.discover(named, Resolver(discovery), discovery.interval_seconds)
-        admin = create_admin(controller, registry, clock.now, explain)
+        admin = create_admin(controller, registry, clock.now, explain, reporter)
         admin_port = await stack.enter_async_context(serving(admin, listeners[0]))
         port = await stack.enter_async_context(serving(app, listeners[1]))
         yield Service(

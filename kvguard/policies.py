@@ -68,6 +68,7 @@ class Followers:
             capacity = backend.occupancy.policy.capacity
             backend.occupancy.policy = dataclasses.replace(policies.occupancy, capacity=capacity)
             backend.health.policy = policies.health
+            backend.bars.clear()
             backend.occupancy.lengths.follow(policies.lengths)
             backend.watch.policy = policies.signals
         self.metrics.configured(config_hash=policies.config_hash, tenants=policies.tenants)

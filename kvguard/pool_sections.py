@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from kvguard.pool.health import HealthPolicy
 from kvguard.pool.pool import RoutingPolicy
-from kvguard.section import PositiveInt, Ratio, Seconds, Section, together
+from kvguard.section import Ratio, Seconds, Section, together
 
 
 class RoutingSettings(Section):
@@ -17,13 +17,10 @@ class RoutingSettings(Section):
     it has probably seen the beginning of the prompt; never at the price of a higher tier. 0 looks at fullness alone."""
     session_header: Annotated[str, StringConstraints(to_lower=True, pattern=r"^[A-Za-z0-9-]+$")] | None = None
     """Header whose value keeps requests of one session together, before their prompts do, such as `x-session-id`."""
-    most_weighed: PositiveInt = 4
-    """Of many backends that may take a request, how many of those that promised least are weighed to the block; the
-    others only while none of these takes it."""
 
     def policy(self) -> RoutingPolicy:
         """The pool's value."""
-        return RoutingPolicy(affinity_margin=self.affinity_margin, most_weighed=self.most_weighed)
+        return RoutingPolicy(affinity_margin=self.affinity_margin)
 
 
 class HealthSettings(Section):

@@ -60,12 +60,12 @@ def test_policies_are_made_of_the_settings() -> None:
         tiers={"reject_at": 0.9},
         forecast={"quantile": 0.8},
         reject={"retry_min_seconds": 2},
-        routing={"affinity_margin": 0.2, "most_weighed": 7, "session_header": "X-Session-Id"},
+        routing={"affinity_margin": 0.2, "session_header": "X-Session-Id"},
         health={"failures": 0, "eject_seconds": 1, "max_eject_seconds": 3},
     )
     policies = policies_of(settings)
     assert (policies.occupancy.stale_after_seconds, policies.occupancy.capacity) == (9, CapacityPolicy())
-    assert policies.routing == RoutingPolicy(affinity_margin=0.2, most_weighed=7)
+    assert policies.routing == RoutingPolicy(affinity_margin=0.2)
     assert policies.health == HealthPolicy(failures=None, eject_seconds=1, max_eject_seconds=3)
     assert (policies.lengths.quantile, policies.retry.min_seconds, policies.path.retry_after_seconds) == (0.8, 2, 2)
     assert (policies.signals.stall_seconds, policies.signals.full_ratio) == (7, pytest.approx(0.88))

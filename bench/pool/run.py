@@ -30,6 +30,7 @@ LIVE = 10_000
 STREAMS_BETWEEN = 32
 PROMPTS = 2_000  # beginnings of prompts that come again and again
 PARTS = 8  # marks of each
+WARM = 300  # decisions before the first that counts
 LOADS = {"below TRIM": 0.5, "about REJECT": 0.949, "all refuse": 1.0}
 
 
@@ -104,9 +105,12 @@ def measure(decisions: int, seed: int) -> str:
     for backends in BACKENDS:
         loads = {name: loaded(backends, ratio, seed) for name, ratio in LOADS.items()}
         taken: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in loads}
-        for _ in range(decisions):
+        for number in range(WARM + decisions):
             for name, load in loads.items():  # in turn, because the machine's speed varies
                 load.between()
+                if number < WARM:
+                    load.decide()
+                    continue
                 taken[name][0].append(load.decide() * 1e3)
                 taken[name][1].append(load.least_requests() * 1e3)
         for name, (ours, least) in taken.items():

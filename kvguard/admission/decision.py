@@ -200,8 +200,9 @@ class _Weighing:
         level = max(base, tier_of(after, tiers))
         pressure = pressure_of(after, tiers) if level is Tier.TRIM else 1.0
         lighter, degradation = degrade(demand, level, self.policy.degrade, pressure)
+        over = self._excess(lighter)
         if base is not Tier.REJECT:
-            fitted = self._fit(lighter)
+            fitted = lighter if over < 0 else self._lowered(lighter)
             if fitted is not None:
                 if fitted is not lighter:
                     degradation = replace(degradation, output_cap=fitted.output_cap)
@@ -211,13 +212,11 @@ class _Weighing:
         if self.passage is Passage.DOUBT:
             return replace(self._admit_idle(lighter, degradation, level, before), probe=True)
         kept = tiers.exit_margin * self.capacity.blocks if base is Tier.REJECT else 0.0
-        needed = max(0.0, self._excess(lighter) + kept)
+        needed = max(0.0, over + kept)
         return Reject(tier=Tier.REJECT, reason=RejectReason.SATURATED, ratios=before, needed_blocks=needed)
 
-    def _fit(self, demand: Demand) -> Demand | None:
+    def _lowered(self, demand: Demand) -> Demand | None:
         """The demand under the largest cap that stays below REJECT, or None when not even its floor does."""
-        if self._excess(demand) < 0:
-            return demand
         low = floor_cap(demand, self.policy.degrade)
         if low is None or self._excess(demand.with_cap(low)) >= 0:
             return None

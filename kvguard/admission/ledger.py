@@ -125,7 +125,8 @@ class Ledger:
     `remember_seconds` bounds how long an ending is kept; it must exceed the longest scrape. What each answer is
     expected to come to is foreseen when it is admitted, and again as it grows. `freed_blocks` are all ever freed.
     `tenants` has a tally of each tenant with live reservations. Blocks that several sequences share are counted once,
-    beside the reservations, until the last but one of those ends; then they are the last one's.
+    beside the reservations, until the last but one of those ends; then they are the last one's. `version` counts all
+    changes of what is held, `eased` those that may have made room.
     """
 
     def __init__(self, lengths: OutputLengths, *, remember_seconds: float = 30.0) -> None:
@@ -139,6 +140,8 @@ class Ledger:
         self._pace = Pace()
         self._last_pace: float | None = None
         self.violations = 0
+        self.version = 0
+        self.eased = 0
         self.freed_blocks = 0
         self.sequences = 0
         self.surge = NO_SURGE
@@ -152,6 +155,7 @@ class Ledger:
     def mark(self, moment: float) -> None:
         """From now on those are fresh that began at this moment or later."""
         self._marked_at = moment
+        self.version += 1
         self._prefixes.mark(moment)
         self._fresh_alone = sum((r.claims for r in self._live.values() if r.started_at >= moment), NO_CLAIMS)
 
@@ -181,6 +185,7 @@ class Ledger:
     def amend(self, reservation: Reservation, demand: Demand) -> None:
         """Count a live reservation by what is known better by now; an ended one stays as it was."""
         if reservation.state is ReservationState.LIVE:
+            self.eased += 1
             self._leave(reservation)
             self._unshare(reservation)
             reservation.demand = demand
@@ -190,6 +195,8 @@ class Ledger:
     def recount(self, rule: BlockRule) -> None:
         """Count by this rule what was entered before it was known, or before it changed."""
         if rule != self._forecast.rule:
+            self.eased += 1
+            self.version += 1
             for reservation in self._live.values():
                 self._leave(reservation)
             scale = self._forecast.rule.tokens_per_block / rule.tokens_per_block
@@ -205,6 +212,7 @@ class Ledger:
         if reservation.state is not ReservationState.LIVE:
             return False
         reservation.state = state
+        self.eased += 1
         held = self.held_blocks
         self._leave(reservation)
         self._unshare(reservation)
@@ -245,6 +253,7 @@ class Ledger:
             self._enter(self._live[owner])
 
     def _enter(self, reservation: Reservation) -> None:
+        self.version += 1
         reservation.leading_blocks = self._prefixes.leading_blocks(id(reservation))
         reservation.count(self._forecast, self._lengths)
         self.sequences += reservation.demand.sequences
@@ -261,6 +270,7 @@ class Ledger:
         tally.reserved_blocks += reservation.unshared_blocks
 
     def _leave(self, reservation: Reservation) -> None:
+        self.version += 1
         self.sequences -= reservation.demand.sequences
         self._held_alone -= reservation.held_blocks
         self._reserved_alone -= reservation.reserved_blocks

@@ -144,12 +144,22 @@ class Beside:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Ratios, and all they were found from."""
+
+    state: tuple[object, ...]
+    candidate: Demand | None
+    ratios: Ratios
+
+
 class Occupancy:
     """One backend's gauge history joined with its ledger and the lengths of its answers.
 
     `overcommitted` says that the engine took in more than it can hold, whatever its gauge shows; who watches its
     other numbers sets it. `permits` is how many sequences the engine takes in, running and waiting ones together, where
-    it refuses any more.
+    it refuses any more. `looks` counts everything that was heard of the gauge, `reached` is whether the engine answered
+    the last time.
     """
 
     def __init__(self, policy: OccupancyPolicy, lengths: OutputLengths) -> None:
@@ -162,7 +172,7 @@ class Occupancy:
         self.failures = 0
         self._skew_ratio = 0.0
         self._sampled_at: float | None = None
-        self._reached_last = False
+        self.reached = False
         self._gauge_on_last_page = True
         self._queued = False
         self.overcommitted = False
@@ -170,13 +180,16 @@ class Occupancy:
         self._foreign_sequences = 0
         self._shared = SharedBlocks()
         self._preemptions = 0.0
+        self.looks = 0
+        self._found: dict[bool, _Found] = {}
         if self.capacity is not None:
             self.ledger.recount(self.capacity.rule)
 
     def observe(self, sample: UsageSample, *, asked_at: float) -> None:
         """Take in a scrape that was asked for at `asked_at` and has just been read."""
         self.failures = 0
-        self._reached_last = True
+        self.looks += 1
+        self.reached = True
         self.capacity = capacity_of(sample, self.policy.capacity) or self.capacity
         if self.capacity is not None:
             self.ledger.recount(self.capacity.rule)
@@ -210,7 +223,8 @@ class Occupancy:
     def miss(self, *, reached: bool) -> None:
         """Take in a failed scrape or request; `reached` says that something accepted the connection."""
         self.failures += 1
-        self._reached_last = reached
+        self.looks += 1
+        self.reached = reached
 
     def age_seconds(self, now: float) -> float | None:
         """Age of the last good gauge, None before the first."""
@@ -219,7 +233,7 @@ class Occupancy:
     def telemetry(self, now: float) -> TelemetryState:
         """How far the gauge can be trusted now."""
         age = self.age_seconds(now)
-        if not self._reached_last and (age is None or self.failures >= self.policy.failures_before_unreachable):
+        if not self.reached and (age is None or self.failures >= self.policy.failures_before_unreachable):
             return TelemetryState.UNREACHABLE
         if age is not None and age <= self.policy.stale_after_seconds:
             return TelemetryState.FRESH
@@ -232,8 +246,16 @@ class Occupancy:
 
     def ratios_of(self, capacity: Capacity, now: float, candidate: Demand | None = None) -> Ratios:
         """Every signal as a share of `capacity`, with `candidate` added to all but `observed`."""
-        floor = self.policy.queue_floor_ratio
-        return self.beside(capacity, now).ratios(self.ledger, capacity, queue_floor_ratio=floor, candidate=candidate)
+        # A decision asks for the same numbers several times, and nothing changes meanwhile.
+        fresh = self.telemetry(now) is TelemetryState.FRESH
+        changes = (self.ledger.version, self.lengths.version, self.looks)
+        state = (*changes, fresh, self.overcommitted, self.policy, capacity)
+        found = self._found.get(candidate is None)
+        if found is None or found.candidate is not candidate or found.state != state:
+            floor, beside = self.policy.queue_floor_ratio, self.beside(capacity, now)
+            ratios = beside.ratios(self.ledger, capacity, queue_floor_ratio=floor, candidate=candidate)
+            found = self._found[candidate is None] = _Found(state, candidate, ratios)
+        return found.ratios
 
     def beside(self, capacity: Capacity, now: float) -> Beside:
         """What counts beside the ledger; of a gauge that is not fresh nothing does."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 _POINTS: Final = 64  # of each backend on the ring
-_STARTS: Final = 2  # backends of the ring that are worth a look
 _REMEMBERED: Final = 262_144
 
 
@@ -51,36 +50,22 @@ class Affinity:
     def __init__(self, remembered: int = _REMEMBERED) -> None:
         self._remembered = remembered
         self._went: dict[int, str] = {}
+        self._known: frozenset[str] = frozenset()
         self._points: list[int] = []
         self._names: list[str] = []
 
     def among(self, names: Iterable[str]) -> None:
         """From now on these are the backends."""
-        ring = sorted((_hashed(f"{name}#{point}".encode()), name) for name in names for point in range(_POINTS))
+        self._known = frozenset(names)
+        ring = sorted((_hashed(f"{name}#{point}".encode()), name) for name in self._known for point in range(_POINTS))
         self._points, self._names = [point for point, _ in ring], [name for _, name in ring]
 
-    def preferred(self, trail: Trail) -> tuple[str, ...]:
-        """Backends that probably have the longest beginning of the prompt, best first."""
-        found: dict[str, None] = {}
-        for key in trail:
-            name = self._went.get(key)
-            if name is not None:
-                found[name] = None
-                break
-        if trail.start is not None:
-            found.update(dict.fromkeys(self._walk(trail.start)))
-        return tuple(found)
-
-    def _walk(self, key: int) -> Iterator[str]:
-        """The first few backends on the ring from there on."""
-        begin, seen = bisect_right(self._points, key), set[str]()
-        for step in range(len(self._points)):
-            name = self._names[(begin + step) % len(self._names)]
-            if name not in seen:
-                seen.add(name)
-                yield name
-                if len(seen) == _STARTS:
-                    return
+    def preferred(self, trail: Trail) -> str | None:
+        """Where the longest beginning of the prompt went that went anywhere, or else where it would go first."""
+        went = next((name for name in map(self._went.get, trail) if name in self._known), None)
+        if went is not None or trail.start is None or not self._points:
+            return went
+        return self._names[bisect_right(self._points, trail.start) % len(self._names)]
 
     def sent(self, trail: Trail, name: str) -> None:
         """A request went to this backend."""

@@ -17,6 +17,7 @@ from kvguard.admission.retry import Appointments, FadingSum
 from kvguard.admission.tiers import Tier, TierPolicy, TierState, next_tier
 from kvguard.admission.usage import UsageSample
 from kvguard.engines.reading import ModelEntry, ServerFacts
+from kvguard.pool.bars import Bars
 from kvguard.pool.health import Health, HealthPolicy, Standing
 from kvguard.pool.identity import Identities
 
@@ -78,6 +79,7 @@ class Backend:
     prompts: range = EVERY_LENGTH
     health: Health = field(default_factory=Health)
     identities: Identities = field(default_factory=Identities)
+    bars: Bars = field(default_factory=Bars)
     watch: EngineWatch = field(default_factory=EngineWatch)
     freed_blocks: FadingSum = field(default_factory=FadingSum)
     refused_blocks: FadingSum = field(default_factory=FadingSum)
@@ -98,6 +100,11 @@ class Backend:
     @property
     def ledger(self) -> Ledger:
         return self.occupancy.ledger
+
+    @property
+    def eased(self) -> tuple[int, int]:
+        """Counts everything that may have made room here."""
+        return self.occupancy.ledger.eased, self.occupancy.looks
 
     def base_model(self, name: str | None) -> str:
         """The model that answers to a client's name, adapters by their parent; "" for a name that is not listed.
@@ -247,6 +254,13 @@ class Backend:
         after = self.health.standing(now)
         seconds = None if healthy else self.health.closed_until - now
         return StandingChange(backend=self.name, before=before, after=after, seconds=seconds)
+
+    def drain(self, *, drained: bool, now: float) -> StandingChange | None:
+        """Give it no new requests from now on, or some again; what that changed, if anything."""
+        before = self.health.standing(now)
+        self.health.drained = drained
+        after = self.health.standing(now)
+        return None if after is before else StandingChange(backend=self.name, before=before, after=after)
 
     def end(self, reservation: Reservation, state: ReservationState, now: float) -> None:
         """End a reservation; what it alone held counts as freed once."""

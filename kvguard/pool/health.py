@@ -64,7 +64,7 @@ class Health:
 
     def takes(self, now: float) -> bool:
         """Whether a new request may go there."""
-        return self.wanted and (self._ejected_at is None or now >= self.closed_until)
+        return (self._ejected_at is None or now >= self.closed_until) and not (self.drained or self.leaving)
 
     def sent(self, now: float) -> None:
         """A request goes there. If it is the one that finds out, the next goes only if it tells nothing for a while."""

@@ -1,6 +1,7 @@
 """Every backend of one kvguard: who may be asked about a request, in what order, and where its like went before."""
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,14 +12,11 @@ from kvguard.pool.backend import Backend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingPolicy:
-    """How to choose among backends that would take a request.
-
-    One that has probably seen its beginning may be fuller than the emptiest by `affinity_margin`, as a ratio. Where
-    there are many, only the `most_weighed` that have promised least are looked at closely, as long as one takes it.
+    """How to choose among backends that would take a request: one that has probably seen its beginning may be fuller
+    than the emptiest by `affinity_margin`, as a ratio.
     """
 
     affinity_margin: float = 0.1
-    most_weighed: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +31,10 @@ class RoutingHints:
 
 
 NO_HINTS: Final = RoutingHints()
+# So many are all weighed to the block. Of more, those that promised least are, and the others only while none of these
+# takes the request: with about the same on each, whether the emptiest or the next is chosen makes no difference.
+FEW: Final = 4
+_LEAST_PROMISED: Final = 2
 
 
 class Pool:
@@ -46,6 +48,7 @@ class Pool:
 
     def _put(self, backends: tuple[Backend, ...]) -> None:
         self.backends = backends
+        self._by_name = {backend.name: backend for backend in backends}
         self._affinity.among(backend.name for backend in backends)
 
     def add(self, backend: Backend) -> None:
@@ -57,44 +60,61 @@ class Pool:
         self._put(tuple(each for each in self.backends if each is not backend))
 
     def named(self, name: str) -> Backend | None:
-        """The backend of this name."""
-        return next((backend for backend in self.backends if backend.name == name), None)
+        """The backend of this name, if there is one."""
+        return self._by_name.get(name)
 
-    def asked(self, model: str | None, now: float, hints: RoutingHints = NO_HINTS) -> tuple[Backend, ...]:
-        """Who may be asked, the one that promised least first: of those that serve the model and take such prompts,
-        those that can be reached and are not ejected. Where none is, the attempt tells. Where nobody lists the model,
-        it may be one of those that keep their list to themselves, or else the engine says that there is none. Empty
-        when there is no backend, or none that is to take requests.
+    def asked(self, model: str | None, now: float, hints: RoutingHints = NO_HINTS) -> list[Backend]:
+        """Who may be asked: of those that serve the model and take such prompts, those that can be reached and are not
+        ejected. Where none is, the attempt tells. Where nobody lists the model, it may be one of those that keep their
+        list to themselves, or else the engine says that there is none. Empty when there is no backend, or none that is
+        to take requests.
         """
-        serving = [b for b in self.backends if model in b.models] or [
-            b for b in self.backends if model and not b.models
-        ]
-        serving = serving or list(self.backends)
+        serving = self._serving(model)
         if hints.prompt_tokens is not None:
             serving = [backend for backend in serving if hints.prompt_tokens in backend.prompts] or serving
-        wanted = [backend for backend in serving if backend.health.wanted and backend not in hints.without]
-        reachable = [b for b in wanted if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE]
-        asked = [backend for backend in reachable if backend.health.takes(now)] or reachable or wanted
-        return tuple(asked) if len(asked) < 2 else tuple(sorted(asked, key=_promised))
+        if hints.without:
+            serving = [backend for backend in serving if backend not in hints.without]
+        taking = [backend for backend in serving if _open(backend, now)]
+        if taking:
+            return taking
+        wanted = [backend for backend in serving if backend.health.wanted]
+        return [backend for backend in wanted if _reachable(backend, now)] or wanted
+
+    def open(self, now: float) -> Iterator[Backend]:
+        """Those that can be reached and take requests, in no order."""
+        return (backend for backend in self.backends if _open(backend, now))
+
+    def _serving(self, model: str | None) -> Sequence[Backend]:
+        listing = [backend for backend in self.backends if model in backend.models]
+        if listing or model is None:
+            return listing or self.backends
+        return [backend for backend in self.backends if not backend.models] or self.backends
 
     def answering(self, now: float) -> tuple[Backend, ...]:
         """Those that can be reached and are not on their way out; all of them when none can."""
         staying = [backend for backend in self.backends if not backend.health.leaving]
-        reached = (b for b in staying if b.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE)
-        return tuple(reached) or tuple(staying)
+        return tuple(backend for backend in staying if _reachable(backend, now)) or tuple(staying)
 
-    def preferred(self, trail: Trail) -> tuple[Backend, ...]:
-        """Who has probably seen the beginning of such a request, best first."""
-        if trail == NO_TRAIL or not self.policy.affinity_margin:
-            return ()
-        found = (self.named(name) for name in self._affinity.preferred(trail))
-        return tuple(backend for backend in found if backend is not None)
+    def preferred(self, trail: Trail) -> Backend | None:
+        """Who has probably seen the beginning of such a request, or should be the first to."""
+        if not self.policy.affinity_margin:
+            return None
+        name = self._affinity.preferred(trail)
+        return None if name is None else self.named(name)
 
     def sent(self, backend: Backend, trail: Trail, now: float) -> None:
         """A request goes to this backend."""
         backend.health.sent(now)
         if self.policy.affinity_margin:
             self._affinity.sent(trail, backend.name)
+
+
+def _reachable(backend: Backend, now: float) -> bool:
+    return backend.occupancy.reached or backend.occupancy.telemetry(now) is not TelemetryState.UNREACHABLE
+
+
+def _open(backend: Backend, now: float) -> bool:
+    return backend.health.takes(now) and _reachable(backend, now)
 
 
 def _promised(backend: Backend) -> float:
@@ -105,7 +125,9 @@ def _promised(backend: Backend) -> float:
     return (occupancy.foreign_blocks + occupancy.ledger.reserved_blocks) / occupancy.capacity.blocks
 
 
-def shortlist(asked: Sequence[Backend], preferred: Sequence[Backend], most: int) -> tuple[Backend, ...]:
-    """Those of `asked` to look at first: the ones that promised least, and the preferred ones."""
-    first = asked[:most]
-    return (*first, *(backend for backend in preferred if backend in asked and backend not in first))
+def shortlist(asked: Sequence[Backend], preferred: Backend | None) -> list[Backend]:
+    """Those of `asked` to look at first: all of a few, of many the ones that promised least and the preferred one."""
+    if len(asked) <= FEW:
+        return list(asked)
+    first = heapq.nsmallest(_LEAST_PROMISED, asked, _promised)
+    return first if preferred is None or preferred in first or preferred not in asked else [*first, preferred]

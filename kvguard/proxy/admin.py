@@ -1,4 +1,4 @@
-"""The admin port: metrics, liveness, readiness, explanations. Saturation is neither death nor unreadiness."""
+"""The admin port: metrics, health, explanations, backends. Saturation is neither death nor unreadiness."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -8,16 +8,23 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from kvguard.admission.occupancy import TelemetryState
+from kvguard.proxy.admin_backends import backend_routes
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.exchange import ClientGone
 from kvguard.proxy.explain import ExplainPort
+from kvguard.telemetry.reporter import Reporter
 
 
 def create_admin(
-    controller: Controller, registry: CollectorRegistry, now: Callable[[], float], explain: ExplainPort
+    controller: Controller,
+    registry: CollectorRegistry,
+    now: Callable[[], float],
+    explain: ExplainPort,
+    reporter: Reporter,
 ) -> FastAPI:
     """The admin application."""
     app = FastAPI(title="kvguard admin", docs_url="/docs", redoc_url=None)
+    app.include_router(backend_routes(controller, now, reporter))
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -29,10 +36,8 @@ def create_admin(
         """Ready: not draining and some backend can be decided on. A full backend stays ready."""
         at = now()
         states = {backend.name: backend.occupancy.telemetry(at).value for backend in controller.backends}
-        known = any(
-            b.occupancy.capacity is not None and b.occupancy.telemetry(at) is not TelemetryState.UNREACHABLE
-            for b in controller.backends
-        )
+        wanted = [backend.occupancy for backend in controller.backends if backend.health.wanted]
+        known = any(o.capacity is not None and o.telemetry(at) is not TelemetryState.UNREACHABLE for o in wanted)
         ready = known and not controller.draining
         response.status_code = 200 if ready else 503
         status = "draining" if controller.draining else "ready" if ready else "no usable backend"

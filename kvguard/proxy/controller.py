@@ -23,7 +23,8 @@ from kvguard.admission.retry import RetryPolicy
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.admission.waiting import WaitingPolicy, WaitingRoom
 from kvguard.pool.backend import Backend, TierChange
-from kvguard.pool.pool import NO_HINTS, Pool, RoutingHints
+from kvguard.pool.bars import Least
+from kvguard.pool.pool import FEW, NO_HINTS, Pool, RoutingHints
 from kvguard.proxy.governance import Governance, Terms
 from kvguard.proxy.placement import Call, DemandOf, TierOn, Weighed, choose, hope
 from kvguard.proxy.recording import record_of
@@ -130,17 +131,19 @@ class Controller:
         """
         if self.draining:
             return None, Reject(tier=self.tier, reason=RejectReason.DRAINING, ratios=None)
-        asked, tier_on = self.pool.asked(None, now), tier_on or self._tier_on(now)
-        if not asked:
-            return None, self.nobody()
-        found: list[tuple[Backend, Reject]] = []
-        for terms in possible:
-            for backend in asked:
-                certain = self._early(backend, terms, tier_on, now)
+        tier_on, found = tier_on or self._tier_on(now), list[tuple[Backend, Reject]]()
+        many = len(self.backends) > FEW
+        early = self._early_of_many if many else self._early
+        # Mostly the first that is looked at has room.
+        if many and any(early(backend, possible[0], tier_on, now) is None for backend in self.pool.open(now)):
+            return None
+        for backend in self.pool.asked(None, now):
+            for terms in possible:
+                certain = early(backend, terms, tier_on, now)
                 if certain is None:
                     return None
-                found.append(certain)
-        return min(found, key=lambda pair: hope(pair[1]))
+                found.append((backend, certain))
+        return min(found, key=lambda pair: hope(pair[1]), default=(None, self.nobody()))
 
     def nobody(self) -> Reject:
         """Why a request is refused that no backend may be asked about."""
@@ -160,13 +163,23 @@ class Controller:
 
         return tier_on
 
-    def _early(self, backend: Backend, terms: Terms, tier_on: TierOn, now: float) -> tuple[Backend, Reject] | None:
+    def _early_of_many(self, backend: Backend, terms: Terms, tier_on: TierOn, now: float) -> Reject | None:
+        """As below, or as it was found a moment ago and still is."""
+        kind, state = f"{id(terms.policy)} any", backend.eased
+        reject = backend.bars.find(kind, Least(), state)
+        if reject is None:
+            reject = self._early(backend, terms, tier_on, now)
+            if reject is not None:
+                backend.bars.put(kind, terms.policy, Least(), reject, state)
+        return reject
+
+    def _early(self, backend: Backend, terms: Terms, tier_on: TierOn, now: float) -> Reject | None:
         policy, occupancy, tier = terms.policy, backend.occupancy, tier_on(backend, terms.policy.tiers)
         reason = refuse_any(occupancy, tier, policy, now, backend.passage(now))
         if reason is None or terms.shadow_on(backend.group):
             return None
         needed = blocks_until_open(occupancy, policy, now)
-        return backend, Reject(tier=tier, reason=reason, ratios=occupancy.ratios(now), needed_blocks=needed)
+        return Reject(tier=tier, reason=reason, ratios=occupancy.ratios(now), needed_blocks=needed)
 
     def choose(self, call: Call, now: float, tier_on: TierOn | None = None) -> Weighed | None:
         """What the backend that is chosen would do with the request; changes no more than tiers, as `early`."""

@@ -4,15 +4,17 @@ Where there are many backends only a few are looked at closely, until none of th
 when every backend that may be asked refuses it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvguard.admission.decision import AdmissionPolicy, Admit, Decision, Reject, decide
 from kvguard.admission.footprint import Demand
+from kvguard.admission.policy import floor_cap
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.shares import within_share
 from kvguard.admission.tiers import Tier, TierPolicy
 from kvguard.pool.backend import Backend
+from kvguard.pool.bars import Least
 from kvguard.pool.pool import NO_HINTS, Pool, RoutingHints, shortlist
 from kvguard.proxy.governance import Terms
 
@@ -68,23 +70,63 @@ def choose(pool: Pool, call: Call, tier_on: TierOn, now: float) -> Weighed | Non
     where no other takes it. Else the most hopeful refusal, one in shadow first; None when nobody may be asked.
     """
     asked, preferred = pool.asked(call.model, now, call.hints), pool.preferred(call.hints.trail)
-    first = shortlist(asked, preferred, pool.policy.most_weighed)
+    first = shortlist(asked, preferred)
     weighed = [weigh(backend, call, tier_on, now) for backend in first]
-    if len(first) < len(asked) and not _taken(weighed):
-        for backend in asked:
-            if backend not in first:
-                weighed.append(weigh(backend, call, tier_on, now))
-                if _taken(weighed[-1:]):
-                    break
+    if len(first) < len(asked) and not any(map(_takes, weighed)):
+        chosen = {backend.name for backend in first}
+        rest = [backend for backend in asked if backend.name not in chosen]
+        weighed += _search(rest, weighed[0].demand, call, tier_on, now)
     return _best(weighed, preferred, pool.policy.affinity_margin, call.terms.policy, now)
 
 
-def _taken(weighed: Sequence[Weighed]) -> bool:
-    return any(isinstance(each.decision, Admit) for each in weighed)
+def _search(rest: Sequence[Backend], demand: Demand, call: Call, tier_on: TierOn, now: float) -> Iterator[Weighed]:
+    """What others say of a request, up to the first that takes it, or one that knows that it refuses."""
+    policy = call.terms.policy
+    kind, least = _kind(demand, policy), _least(demand, policy)
+    hopeful: tuple[Backend, Reject] | None = None
+    for backend in rest:
+        bar = backend.bars.find(kind, least, backend.eased)
+        if bar is not None and not backend.ledger.match(demand).matched:  # what others hold already takes no room
+            hopeful = min(hopeful or (backend, bar), (backend, bar), key=lambda pair: hope(pair[1]))
+            continue
+        each = weigh(backend, call, tier_on, now)
+        yield each
+        if _takes(each):
+            return
+        reject = _full(each)
+        if reject is not None:
+            backend.bars.put(kind, policy, least, reject, backend.eased)
+    if hopeful is not None:
+        yield Weighed(backend=hopeful[0], base=hopeful[1].tier, demand=call.demand_of(hopeful[0]), decision=hopeful[1])
+
+
+def _kind(demand: Demand, policy: AdmissionPolicy) -> str:
+    """What is alike of requests of which a larger one is refused wherever a smaller one is."""
+    traits = sorted(trait.value for trait in demand.traits)
+    narrow = demand.beams, demand.copies, len(demand.prompts), demand.streamed, demand.min_tokens
+    return f"{id(policy)} {demand.population} {traits} {narrow}"
+
+
+def _least(demand: Demand, policy: AdmissionPolicy) -> Least:
+    """The least it can be admitted with."""
+    floor = floor_cap(demand, policy.degrade)
+    return Least(sum(demand.prompts), demand.expected_output if floor is None else floor)
+
+
+def _full(weighed: Weighed) -> Reject | None:
+    """The refusal of a backend that lacks blocks for the request, or None."""
+    match weighed.decision:
+        case Reject(needed_blocks=needed) as reject if needed > 0 and not weighed.shadow:
+            return reject
+    return None
+
+
+def _takes(weighed: Weighed) -> bool:
+    return isinstance(weighed.decision, Admit)
 
 
 def _best(
-    weighed: Sequence[Weighed], preferred: Sequence[Backend], margin: float, policy: AdmissionPolicy, now: float
+    weighed: Sequence[Weighed], preferred: Backend | None, margin: float, policy: AdmissionPolicy, now: float
 ) -> Weighed | None:
     if len(weighed) < 2:
         return weighed[0] if weighed else None
@@ -96,10 +138,9 @@ def _best(
         return admits[0][0]
     loads = {each.backend.name: (each, _load(each.backend, admit, policy, now)) for each, admit in admits}
     best, (probe, tier, ratio) = min(loads.values(), key=lambda pair: pair[1])
-    for backend in preferred:
-        near = loads.get(backend.name)
-        if near is not None and near[1][:2] == (probe, tier) and near[1][2] <= ratio + margin:
-            return near[0]
+    near = None if preferred is None else loads.get(preferred.name)
+    if near is not None and near[1][:2] == (probe, tier) and near[1][2] <= ratio + margin:
+        return near[0]
     return best
 
 

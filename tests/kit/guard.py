@@ -89,9 +89,10 @@ class Guard:
 
 
 def settings_for(*stubs: Stub, **sections: Any) -> Settings:
-    """Settings in front of `stubs`: free ports, `backend` for each of them, the rest as given."""
+    """Settings in front of `stubs`, or of `backends`: free ports, `backend` for each stub, the rest as given."""
     common = sections.pop("backend", {})
     backends = [{"url": stub.url, "name": f"b{number}", **common} for number, stub in enumerate(stubs)]
+    backends += sections.pop("backends", [])
     listen = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "drain_seconds": 1, **sections.pop("listen", {})}
     # A busy machine may be slow to answer the first scrape, on which everything depends.
     telemetry = {"timeout_seconds": 20, **sections.pop("telemetry", {})}

@@ -161,6 +161,7 @@ class Stub:
     scrapes: int = 0
     scraping: int = 0
     most_scraping: int = 0
+    host: str = "127.0.0.1"
     port: int = 0
     close_after_reply: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -171,7 +172,7 @@ class Stub:
 
     @property
     def url(self) -> str:
-        return f"{'' if self.info is None else 'tgi+'}http://127.0.0.1:{self.port}"
+        return f"{'' if self.info is None else 'tgi+'}http://{self.host}:{self.port}"
 
     @property
     def listed(self) -> dict:
@@ -283,7 +284,7 @@ async def _peer_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 async def running_stub(stub: Stub | None = None) -> AsyncIterator[Stub]:
     """A stub listening on a loopback port of its own."""
     stub = stub or Stub()
-    server = await asyncio.start_server(stub.serve, "127.0.0.1", stub.port, backlog=512)
+    server = await asyncio.start_server(stub.serve, stub.host, stub.port, backlog=512)
     stub.port = server.sockets[0].getsockname()[1]
     try:
         yield stub

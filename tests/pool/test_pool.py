@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvguard.admission.footprint import Demand
 from kvguard.pool.affinity import Trail
 from kvguard.pool.backend import Backend
 from kvguard.pool.pool import NO_HINTS, Pool, RoutingHints, RoutingPolicy, shortlist
@@ -21,11 +22,11 @@ def asked(pool: Pool, model: str | None = "m", hints: RoutingHints = NO_HINTS) -
     return [each.name for each in pool.asked(model, NOW, hints)]
 
 
-def test_the_one_that_promised_least_comes_first() -> None:
-    """Of those that list the model; of all where none does."""
+def test_those_that_list_the_model_are_asked() -> None:
+    """All are where none does."""
     pool = Pool((backend("a", 0.6), backend("b", 0.2), backend("c", 0.1, "other")))
-    assert asked(pool) == ["b", "a"]
-    assert asked(pool, "nobody's") == asked(pool, None) == ["c", "b", "a"]
+    assert asked(pool) == ["a", "b"]
+    assert asked(pool, "nobody's") == asked(pool, None) == ["a", "b", "c"]
 
 
 def test_a_model_that_nobody_lists_may_be_one_of_those_that_keep_their_list_to_themselves() -> None:
@@ -106,17 +107,21 @@ def test_what_is_remembered_of_prompts() -> None:
     a, b = backend("a"), backend("b")
     pool, trail = Pool((a, b)), Trail(parts=(1,))
     pool.sent(a, trail, NOW)
-    assert pool.preferred(trail)[0] is a
-    assert pool.preferred(Trail()) == ()
+    assert (pool.preferred(trail), pool.preferred(Trail())) == (a, None)
     pool.remove(a)
-    assert pool.preferred(trail) == (b,)
+    assert pool.preferred(trail) is b
     off = Pool((a, b), RoutingPolicy(affinity_margin=0.0))
     off.sent(a, trail, NOW)
-    assert off.preferred(trail) == ()
+    assert off.preferred(trail) is None
 
 
-def test_a_shortlist_has_the_first_and_the_preferred() -> None:
-    """Each once, and none that may not be asked."""
-    a, b, c, d = [backend(name) for name in "abcd"]
-    assert shortlist((a, b, c), (c, a, d), 2) == (a, b, c)
-    assert shortlist((a, b), (), 4) == (a, b)
+def test_of_many_those_that_promised_least_come_first_and_the_preferred_one() -> None:
+    """Promised is what gauge and ledger come to; an unknown capacity counts by its requests. None twice, and none that
+    may not be asked; a few are all looked at.
+    """
+    many = [backend(str(number), number / 10) for number in range(8, 0, -1)]
+    unknown = backend_at("unknown", None)
+    unknown.reserve(Demand(prompts=(16,), output_cap=1, asked_cap=1, expected_output=1), NOW)
+    for preferred, names in ((None, "12"), (many[0], "128"), (many[-1], "12"), (backend("gone"), "12")):
+        assert [each.name for each in shortlist([*many, unknown], preferred)] == list(names)
+    assert shortlist(many[:4], many[0]) == many[:4]
