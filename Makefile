@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-simulated bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -60,6 +60,9 @@ bench-tokenize: $(VENV)/.dev
 
 bench-decision: $(VENV)/.dev
 	$(BIN)/python -m bench.decision.run $(ARGS)
+
+bench-pool: $(VENV)/.dev
+	$(BIN)/python -m bench.pool.run $(ARGS)
 
 bench-simulated: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench

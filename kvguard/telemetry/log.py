@@ -189,6 +189,9 @@ class DecisionLog:
 
     def left(self, backend: str) -> None:
         """Discovery does not find it any more, and its last answer has ended."""
+        for told in (self._reminded, self._conditions):
+            for key in [key for key in told if key[0] == backend]:
+                del told[key]
         self._write(logging.INFO, "left", backend=backend)
 
     def telemetry(self, backend: str, state: str, *, detail: str, now: float) -> None:

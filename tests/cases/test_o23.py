@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kit.guard import Guard, guarding
-from tests.kit.stub import HEAD_JSON, Call, Stub, answer_at_once, hold, running_stub
+from tests.kit.stub import HEAD_JSON, Call, Stub, answer_at_once, exposition, hold, running_stub
 
 pytestmark = pytest.mark.anyio
 
@@ -63,3 +63,22 @@ async def test_an_answer_that_began_is_not_retried() -> None:
             stub.answer = begin_and_reset
             assert (await guard.complete([1])).status_code == 502
             assert len(stub.hits) == 1
+
+
+async def test_another_backend_is_no_reason_to_ask_again() -> None:
+    """With a second one beside it that would take the request, an error or a broken connection still ends it."""
+
+    async def fail(call: Call) -> None:
+        if status is None:
+            call.reset()
+        else:
+            await call.reply(status, {"error": {"message": "the engine's own words"}})
+
+    other = Stub(page=exposition(0.5))
+    async with running_stub(Stub(answer=fail)) as stub, running_stub(other), guarding(stub, other) as guard:
+        for status in (500, 502, 503, 429, None):
+            stub.hits.clear()
+            guard.backend.health.answered(sent_at=guard.clock.now())
+            answer = await guard.complete([1])
+            assert answer.status_code == (status or 502)
+            assert (len(stub.hits), other.hits) == (1, [])

@@ -236,3 +236,49 @@ async def test_before_any_server_was_found_nobody_can_be_asked() -> None:
                 [],
             )
             assert guard.metric("kvguard_discovery_failures_total", backend="pods") == 1
+
+
+async def test_under_load_nothing_is_lost_while_servers_come_and_go() -> None:
+    """A server more, one less by its name, and one that stops listening before its name says so: every request that was
+    not under way to the one that stopped is answered, and so are those.
+    """
+    names, served = DnsServer({"vllm.test": ["127.0.0.2"]}), set[str]()
+    async with contextlib.AsyncExitStack() as stack, contextlib.AsyncExitStack() as listening:
+        await stack.enter_async_context(running_dns_server(names))
+        first = await listening.enter_async_context(running_stub(Stub(host="127.0.0.2")))
+        others = [Stub(host=f"127.0.0.{number}", port=first.port) for number in (3, 4)]
+        stubs = [first, *[await stack.enter_async_context(running_stub(each)) for each in others]]
+        entry = {"url": f"dns+http://vllm.test:{first.port}", "name": "pods"}
+        discovery = {"nameservers": [names.address], "timeout_seconds": 20}
+        guard = await stack.enter_async_context(guarding(backends=[entry], discovery=discovery))
+        answers: list[int] = []
+
+        async def client() -> None:
+            while True:
+                answers.append((await guard.complete([1], max_tokens=1)).status_code)
+
+        async def become(*wanted: str) -> None:
+            """Let the name be these, and go on until their requests are served and nobody else's."""
+            names.table["vllm.test"] = list(wanted)
+            while {backend.name for backend in guard.service.controller.backends} != {
+                f"pods/{each}" for each in wanted
+            }:
+                await guard.advance(0.5)
+            for stub in stubs:
+                stub.hits.clear()
+            await guard.until(lambda: {stub.host for stub in stubs if stub.hits} == set(wanted))
+            served.update(stub.host for stub in stubs if stub.hits)
+
+        clients = [asyncio.ensure_future(client()) for _ in range(6)]
+        await become("127.0.0.2", "127.0.0.3", "127.0.0.4")
+        await become("127.0.0.2", "127.0.0.3")
+        await listening.aclose()
+        enough = len(answers) + 20
+        await guard.until(lambda: len(answers) > enough)
+        await become("127.0.0.3", "127.0.0.4")
+        for task in clients:
+            task.cancel()
+        await asyncio.wait(clients)
+        assert set(answers) == {200}
+        assert served == {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
+        await guard.until(lambda: all(each.ledger.live == 0 for each in guard.service.controller.backends))

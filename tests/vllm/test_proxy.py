@@ -64,11 +64,12 @@ class Guarded:
 
 @contextlib.asynccontextmanager
 async def guarded(
-    engine: VllmServer, *, backend: dict[str, object] | None = None, **sections: object
+    engine: VllmServer, *others: VllmServer, backend: dict[str, object] | None = None, **sections: object
 ) -> AsyncIterator[Guarded]:
     log_stream = io.StringIO()
+    more = [{"url": other.url, "name": f"vllm{number}"} for number, other in enumerate(others, start=2)]
     settings = Settings(
-        backends=[{"url": engine.url, "name": "vllm", **(backend or {})}],
+        backends=[{"url": engine.url, "name": "vllm", **(backend or {})}, *more],
         listen={"host": "127.0.0.1", "port": 0, "admin_port": 0, "drain_seconds": 1},
         telemetry={"interval_seconds": 0.1},
         **sections,
