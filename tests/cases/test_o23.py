@@ -70,7 +70,7 @@ async def test_another_backend_is_no_reason_to_ask_again() -> None:
 
     async def fail(call: Call) -> None:
         if status is None:
-            call.reset()
+            await begin_and_reset(call)
         else:
             await call.reply(status, {"error": {"message": "the engine's own words"}})
 
@@ -78,7 +78,6 @@ async def test_another_backend_is_no_reason_to_ask_again() -> None:
     async with running_stub(Stub(answer=fail)) as stub, running_stub(other), guarding(stub, other) as guard:
         for status in (500, 502, 503, 429, None):
             stub.hits.clear()
-            guard.backend.health.answered(sent_at=guard.clock.now())
             answer = await guard.complete([1])
             assert answer.status_code == (status or 502)
             assert (len(stub.hits), other.hits) == (1, [])
