@@ -38,10 +38,6 @@ class PrefixMatch:
         """How many blocks fewer so many sequences hold together now than if they shared nothing."""
         return self.matched + (copies - 1) * self.own
 
-    def lasting(self, remaining: int) -> int:
-        """Leading blocks that are sure to be others' while a sequence generates so many tokens more."""
-        return self.matched if self.owner_remaining >= remaining else self.shared
-
 
 NO_MATCH: Final = PrefixMatch()
 
