@@ -70,8 +70,8 @@ def cell_end(cell: int) -> int:
 class Course:
     """The sequences of a request from now on: tokens each may still generate, and what they come to together.
 
-    `shared_blocks` are held once among them, from beginning to end. `kept_blocks` are another's, who gives them up after
-    `kept_after` tokens: from then on they are theirs.
+    `shared_blocks` are held once among them, from beginning to end. `kept_blocks` are another's, who gives them up
+    after `kept_after` tokens: from then on they are theirs.
     """
 
     remaining: int
