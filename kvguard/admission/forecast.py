@@ -185,8 +185,16 @@ class Forecast:
         What others hold of its prompt is not in it unless it outlives them, and what only its own sequences share is in
         it once.
         """
-        leading, sums = match.own if demand.copies > 1 else match.matched, 0
-        demand = demand.without_leading(leading * self.rule.block_size)
+        if match is NO_MATCH:
+            return Course(remaining, self._sums(demand, produced, remaining))
+        leading = match.own if demand.copies > 1 else match.matched
+        sums = self._sums(demand.without_leading(leading * self.rule.block_size), produced, remaining)
+        kept_after = cell_end(cell_of(match.owner_remaining))
+        kept = match.matched - match.shared if remaining > kept_after else 0
+        return Course(remaining, sums, leading - match.matched, kept, kept_after)
+
+    def _sums(self, demand: Demand, produced: int, remaining: int) -> int:
+        sums = 0
         for prompt_tokens, prompts in Counter(demand.prompts).items():
             tokens = prompt_tokens + produced
             if tokens + remaining:
@@ -195,9 +203,7 @@ class Forecast:
                 for group in self._layout.groups:
                     one += group.entry(tokens + self.rule.lookahead_tokens)
                 sums += prompts * demand.copies * one
-        kept_after = cell_end(cell_of(match.owner_remaining))
-        kept = match.matched - match.shared if remaining > kept_after else 0
-        return Course(remaining, sums, leading - match.matched, kept, kept_after)
+        return sums
 
     def share(self, blocks: int) -> None:
         """Let so many blocks be shared from now on."""

@@ -183,7 +183,7 @@ class Ledger:
         if reservation.state is ReservationState.LIVE:
             self._leave(reservation)
             self._unshare(reservation)
-            reservation.demand = demand
+            reservation.demand, reservation.leading_blocks = demand, 0
             self._share(reservation)
             self._enter(reservation)
 
@@ -197,6 +197,7 @@ class Ledger:
             self._forecast, self._prefixes = Forecast(rule), SharedPrefixes(rule, marked_at=self._marked_at)
             for reservation in self._live.values():
                 self._go_through(reservation)
+            self._forecast.share(self._prefixes.blocks)
             for reservation in self._live.values():
                 self._enter(reservation)
 
@@ -221,16 +222,16 @@ class Ledger:
 
     def _share(self, reservation: Reservation) -> None:
         """Let it share what its prompt has in common with others; who had that alone has it no longer."""
-        self._recount_owner(self._go_through(reservation))
+        if reservation.demand.prefix:
+            self._recount_owner(self._go_through(reservation))
 
     def _unshare(self, reservation: Reservation) -> None:
         """Let it share nothing any more; who is left alone with something has it from now on."""
-        self._recount_owner(self._prefixes.leave(id(reservation)))
+        if reservation.demand.prefix:
+            self._recount_owner(self._prefixes.leave(id(reservation)))
 
     def _go_through(self, reservation: Reservation) -> int | None:
         demand = reservation.demand
-        if not demand.prefix:
-            return None
         return self._prefixes.enter(
             id(reservation),
             demand.prefix,
@@ -240,12 +241,14 @@ class Ledger:
         )
 
     def _recount_owner(self, owner: int | None) -> None:
+        self._forecast.share(self._prefixes.blocks)
         if owner is not None:
             self._leave(self._live[owner])
             self._enter(self._live[owner])
 
     def _enter(self, reservation: Reservation) -> None:
-        reservation.leading_blocks = self._prefixes.leading_blocks(id(reservation))
+        if reservation.demand.prefix:
+            reservation.leading_blocks = self._prefixes.leading_blocks(id(reservation))
         reservation.count(self._forecast, self._lengths)
         self.sequences += reservation.demand.sequences
         self._held_alone += reservation.held_blocks
@@ -299,12 +302,12 @@ class Ledger:
     @property
     def held_blocks(self) -> int:
         """Blocks held now."""
-        return self._held_alone + self.shared_blocks
+        return self._held_alone + self._prefixes.blocks
 
     @property
     def reserved_blocks(self) -> int:
         """Blocks held if everything live gets as long as is expected of it."""
-        return self._reserved_alone + self.shared_blocks
+        return self._reserved_alone + self._prefixes.blocks
 
     @property
     def fresh(self) -> Claims:
@@ -315,7 +318,6 @@ class Ledger:
     @property
     def profile(self) -> Profile:
         """How full it gets while everything live runs to its end."""
-        self._forecast.share(self.shared_blocks)
         return self._forecast.profile
 
     @property
