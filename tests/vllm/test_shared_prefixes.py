@@ -13,9 +13,10 @@ from tests.vllm.test_proxy import Guarded, guarded
 pytestmark = pytest.mark.anyio
 
 # Ids of three digits, which fill a sixth stride of 1 KiB; of 32 tokens a block. A few of its own follow in each prompt.
-COMMON = [100 + 7 * number % 899 for number in range(1230)]
+COMMON = [100 + 7 * number % 800 for number in range(1230)]
 COMMON_BLOCKS = len(COMMON) // 32
 OWN_TOKENS = 20
+JSON = {"content-type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,8 @@ async def stream(guard: Guarded, number: int, salt: str, started: set[int]) -> N
     own = [900 - OWN_TOKENS * number - place for place in range(OWN_TOKENS)]
     fields = {"max_tokens": 200, "ignore_eos": True, "stream": True, "cache_salt": salt}
     body, events = json.dumps({"model": MODEL_NAME, "prompt": COMMON + own, **fields}), 0
-    async with guard.client.stream("POST", "/v1/completions", content=body) as answer:
-        assert answer.status_code == 200
+    async with guard.client.stream("POST", "/v1/completions", content=body, headers=JSON) as answer:
+        assert answer.status_code == 200, await answer.aread()
         async for line in answer.aiter_lines():
             events += line.startswith("data: {")
             if events == 3:
