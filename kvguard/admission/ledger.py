@@ -342,10 +342,10 @@ class Ledger:
         match, owner = self._prefixes.match(demand.prefix, demand.prompt_tokens)
         return match if owner is None else replace(match, owner_remaining=self._live[owner].course.remaining)
 
-    def course(self, demand: Demand) -> Course:
-        """What a request would come to if it were admitted now."""
+    def course(self, demand: Demand, match: PrefixMatch = NO_MATCH) -> Course:
+        """What a request that has so much in common with others would come to if it were admitted now."""
         remaining = remaining_output(demand, 0, self._lengths)
-        return self._forecast.course(demand, produced=0, remaining=remaining, match=self.match(demand))
+        return self._forecast.course(demand, produced=0, remaining=remaining, match=match)
 
     def tokens_per_second(self, now: float) -> float | None:
         """Tokens a second one sequence generates, waiting and prefill included, by the streams that run or ran last."""

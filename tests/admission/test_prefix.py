@@ -1,5 +1,7 @@
 """Who goes through which segments: the index by itself, in blocks of 16 tokens and marks every four of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvguard.admission.blocks import Ahead, BlockRule
@@ -69,6 +71,12 @@ def test_the_last_token_is_always_computed(prompt_tokens: int, blocks: int) -> N
     built = prefixes((0, 0, 0))
     built.enter(1, marks(0, 0, 0), prompt_tokens=prompt_tokens, copies=1, began=0.0)
     assert built.blocks == built.leading_blocks(1) == blocks
+
+
+@pytest.mark.parametrize(("lookahead", "blocks"), [(0, 8), (1, 7), (3, 7)])
+def test_an_engine_that_looks_ahead_computes_the_last_block_it_finds(lookahead: int, blocks: int) -> None:
+    """So the last block in common is held twice."""
+    assert prefixes((0, 0), (0, 0), rule=replace(RULE, lookahead_tokens=lookahead)).blocks == blocks
 
 
 def test_the_first_decides_how_many_blocks_a_segment_has() -> None:
