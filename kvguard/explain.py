@@ -303,7 +303,8 @@ def _backend_lines(backend: dict[str, Any]) -> list[str]:
         return [*lines, "  capacity   not known"]
     blocks, capacity, headroom = (backend[name] for name in ("blocks", "capacity", "headroom"))
     extra = f", {blocks['prefill_extra']} more while it is computed" if blocks["prefill_extra"] else ""
-    holds = f"{blocks['prompt']} for the prompt{extra}, {blocks['reserved']} at full length"
+    shared = f", {backend['shared_blocks']} of them shared" if backend["shared_blocks"] else ""
+    holds = f"{blocks['prompt']} for the prompt{shared}{extra}, {blocks['reserved']} at full length"
     size = _gib(backend["bytes"]["reserved"]) if backend["bytes"] else ""
     holds_tokens = "" if capacity["tokens"] is None else f", {capacity['tokens']} tokens"
     pool = f"{capacity['blocks']} blocks{holds_tokens}{_gib(capacity['bytes'])}"

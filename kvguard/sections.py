@@ -173,7 +173,8 @@ class TelemetrySettings(Section):
     queue_floor_ratio: Ratio = 0.85
     """Occupancy counts as at least this while a queue for blocks in the engine lasts over two scrapes."""
     count_shared_once: bool = True
-    """Where the gauge steadily shows less than kvguard's ledger, because prompts share a prefix, believe the gauge."""
+    """Count blocks that requests share through the engine's prefix cache once: where prompts begin alike, and where the
+    gauge steadily shows less than the ledger. False counts every sequence in full."""
     engine_rule: EngineRule = EngineRule.WORST
     """How data-parallel engines behind one URL make one number: the worst or the mean."""
 

@@ -295,6 +295,15 @@ def test_what_is_not_known_is_said_not_guessed() -> None:
     assert lines[-1] == "  capacity   not known"
 
 
+def test_blocks_that_others_hold_are_named() -> None:
+    """Beside those of the whole prompt."""
+    explainer, _ = explainer_of(backend_at("b", 0.5))
+    said = explained(explainer, {"prompt": [1] * 160, "max_tokens": 16})
+    assert "  blocks     10 for the prompt, 11 at full length" in report(said).splitlines()
+    said["backends"][0]["shared_blocks"] = 8
+    assert "  blocks     10 for the prompt, 8 of them shared, 11 at full length" in report(said).splitlines()
+
+
 def test_a_route_that_generates_nothing_has_no_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Neither a cap nor a forecast stands where there is nothing to foresee."""
     body = tmp_path / "request.json"

@@ -179,10 +179,6 @@ class BlockRule:
         one = self.groups[0] if len(self.groups) == 1 and self.ahead is None and not self.state_blocks else None
         return one is not None and one.count == 1 and not one.windowed
 
-    def prefix_blocks(self, tokens: int) -> int:
-        """Whole blocks of the first `tokens`; an engine that looks ahead computes the last it finds cached anew."""
-        return max(0, tokens // self.block_size - (self.lookahead_tokens > 0))
-
     def settled_blocks(self, tokens: int) -> int:
         """Blocks in the decode step after which a sequence has `tokens` tokens with KV: exactly what vLLM holds."""
         return self.held_blocks(max(0, tokens - 1), min(1, tokens)) if tokens else 0

@@ -70,17 +70,20 @@ def cell_end(cell: int) -> int:
 class Course:
     """The sequences of a request from now on: tokens each may still generate, and what they come to together.
 
-    `shared_blocks` are blocks they hold once among them, from beginning to end.
+    `shared_blocks` are held once among them, from beginning to end. `kept_blocks` are another's, who gives them up
+    after `kept_after` tokens: from then on they are theirs.
     """
 
     remaining: int
     sums: int
     shared_blocks: int = 0
+    kept_blocks: int = 0
+    kept_after: int = 0
 
     @property
     def final_blocks(self) -> int:
         """Blocks they hold together just before they end."""
-        return (self.sums >> _FINAL & _BLOCKS) + self.shared_blocks
+        return (self.sums >> _FINAL & _BLOCKS) + self.shared_blocks + self.kept_blocks
 
 
 NO_COURSE: Final = Course(0, 0)
@@ -179,12 +182,19 @@ class Forecast:
     def course(self, demand: Demand, *, produced: int, remaining: int, match: PrefixMatch = NO_MATCH) -> Course:
         """The course of a request whose sequences have generated `produced` tokens and may generate `remaining`.
 
-        It is without what others hold of its prompt for as long as that takes, and has what only its own sequences
-        share once.
+        What others hold of its prompt is not in it unless it outlives them, and what only its own sequences share is in
+        it once.
         """
-        lasting, sums = match.lasting(remaining), 0
-        leading = match.own if demand.copies > 1 else lasting
-        demand = demand.without_leading(leading * self.rule.block_size)
+        if match is NO_MATCH:
+            return Course(remaining, self._sums(demand, produced, remaining))
+        leading = match.own if demand.copies > 1 else match.matched
+        sums = self._sums(demand.without_leading(leading * self.rule.block_size), produced, remaining)
+        kept_after = cell_end(cell_of(match.owner_remaining))
+        kept = match.matched - match.shared if remaining > kept_after else 0
+        return Course(remaining, sums, leading - match.matched, kept, kept_after)
+
+    def _sums(self, demand: Demand, produced: int, remaining: int) -> int:
+        sums = 0
         for prompt_tokens, prompts in Counter(demand.prompts).items():
             tokens = prompt_tokens + produced
             if tokens + remaining:
@@ -193,7 +203,7 @@ class Forecast:
                 for group in self._layout.groups:
                     one += group.entry(tokens + self.rule.lookahead_tokens)
                 sums += prompts * demand.copies * one
-        return Course(remaining, sums, leading - lasting)
+        return sums
 
     def share(self, blocks: int) -> None:
         """Let so many blocks be shared from now on."""
@@ -258,7 +268,8 @@ class Profile:
         peak += self._final[shorter] if in_cell else 0
         for end, blocks in zip(self._ends[:shorter], self._blocks, strict=False):
             if blocks + final > peak:
-                peak = max(peak, blocks + more + self._layout.held(course.sums, end))
+                kept = course.kept_blocks if end > course.kept_after else 0
+                peak = max(peak, blocks + more + kept + self._layout.held(course.sums, end))
         return max(peak, more + max(self._blocks[shorter:], default=0))
 
     def tokens_until(self, blocks: float) -> int | None:

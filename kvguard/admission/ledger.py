@@ -188,7 +188,7 @@ class Ledger:
             self.eased += 1
             self._leave(reservation)
             self._unshare(reservation)
-            reservation.demand = demand
+            reservation.demand, reservation.leading_blocks = demand, 0
             self._share(reservation)
             self._enter(reservation)
 
@@ -204,6 +204,7 @@ class Ledger:
             self._forecast, self._prefixes = Forecast(rule), SharedPrefixes(rule, marked_at=self._marked_at)
             for reservation in self._live.values():
                 self._go_through(reservation)
+            self._forecast.share(self._prefixes.blocks)
             for reservation in self._live.values():
                 self._enter(reservation)
 
@@ -229,16 +230,16 @@ class Ledger:
 
     def _share(self, reservation: Reservation) -> None:
         """Let it share what its prompt has in common with others; who had that alone has it no longer."""
-        self._recount_owner(self._go_through(reservation))
+        if reservation.demand.prefix:
+            self._recount_owner(self._go_through(reservation))
 
     def _unshare(self, reservation: Reservation) -> None:
         """Let it share nothing any more; who is left alone with something has it from now on."""
-        self._recount_owner(self._prefixes.leave(id(reservation)))
+        if reservation.demand.prefix:
+            self._recount_owner(self._prefixes.leave(id(reservation)))
 
     def _go_through(self, reservation: Reservation) -> int | None:
         demand = reservation.demand
-        if not demand.prefix:
-            return None
         return self._prefixes.enter(
             id(reservation),
             demand.prefix,
@@ -248,13 +249,15 @@ class Ledger:
         )
 
     def _recount_owner(self, owner: int | None) -> None:
+        self._forecast.share(self._prefixes.blocks)
         if owner is not None:
             self._leave(self._live[owner])
             self._enter(self._live[owner])
 
     def _enter(self, reservation: Reservation) -> None:
         self.version += 1
-        reservation.leading_blocks = self._prefixes.leading_blocks(id(reservation))
+        if reservation.demand.prefix:
+            reservation.leading_blocks = self._prefixes.leading_blocks(id(reservation))
         reservation.count(self._forecast, self._lengths)
         self.sequences += reservation.demand.sequences
         self._held_alone += reservation.held_blocks
@@ -309,12 +312,12 @@ class Ledger:
     @property
     def held_blocks(self) -> int:
         """Blocks held now."""
-        return self._held_alone + self.shared_blocks
+        return self._held_alone + self._prefixes.blocks
 
     @property
     def reserved_blocks(self) -> int:
         """Blocks held if everything live gets as long as is expected of it."""
-        return self._reserved_alone + self.shared_blocks
+        return self._reserved_alone + self._prefixes.blocks
 
     @property
     def fresh(self) -> Claims:
@@ -325,7 +328,6 @@ class Ledger:
     @property
     def profile(self) -> Profile:
         """How full it gets while everything live runs to its end."""
-        self._forecast.share(self.shared_blocks)
         return self._forecast.profile
 
     @property
@@ -350,10 +352,10 @@ class Ledger:
         match, owner = self._prefixes.match(demand.prefix, demand.prompt_tokens)
         return match if owner is None else replace(match, owner_remaining=self._live[owner].course.remaining)
 
-    def course(self, demand: Demand) -> Course:
-        """What a request would come to if it were admitted now."""
+    def course(self, demand: Demand, match: PrefixMatch = NO_MATCH) -> Course:
+        """What a request that has so much in common with others would come to if it were admitted now."""
         remaining = remaining_output(demand, 0, self._lengths)
-        return self._forecast.course(demand, produced=0, remaining=remaining, match=self.match(demand))
+        return self._forecast.course(demand, produced=0, remaining=remaining, match=match)
 
     def tokens_per_second(self, now: float) -> float | None:
         """Tokens a second one sequence generates, waiting and prefill included, by the streams that run or ran last."""

@@ -98,7 +98,7 @@ class Held(Protocol):
     @property
     def profile(self) -> Profile: ...
     def match(self, demand: Demand) -> PrefixMatch: ...
-    def course(self, demand: Demand) -> Course: ...
+    def course(self, demand: Demand, match: PrefixMatch) -> Course: ...
     def tenant_blocks(self, tenant: str) -> int: ...
 
 
@@ -126,7 +126,8 @@ class Beside:
         if candidate is None:
             peak = foreign + held_by.profile.peak
         else:
-            course, saved = held_by.course(candidate), held_by.match(candidate).saved(candidate.copies)
+            match = held_by.match(candidate)
+            course, saved = held_by.course(candidate, match), match.saved(candidate.copies)
             prompt, reserved_alone = candidate.prompt_blocks(rule), candidate.reserved_blocks(rule)
             own = Claims(prompt - saved, reserved_alone - saved, course.final_blocks)
             held, reserved, unseen = held + own.held, reserved + own.reserved, unseen + own

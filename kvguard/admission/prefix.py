@@ -38,10 +38,6 @@ class PrefixMatch:
         """How many blocks fewer so many sequences hold together now than if they shared nothing."""
         return self.matched + (copies - 1) * self.own
 
-    def lasting(self, remaining: int) -> int:
-        """Leading blocks that are sure to be others' while a sequence generates so many tokens more."""
-        return self.matched if self.owner_remaining >= remaining else self.shared
-
 
 NO_MATCH: Final = PrefixMatch()
 
@@ -77,7 +73,10 @@ class SharedPrefixes:
     """
 
     def __init__(self, rule: BlockRule, *, marked_at: float = -math.inf) -> None:
-        self._rule = rule
+        self._shares = rule.shares_prefixes
+        self._block_size = rule.block_size
+        # The last block it finds an engine that looks ahead computes anew.
+        self._computed_anew = 1 if rule.lookahead_tokens else 0
         self._marked_at = marked_at
         self._segments: dict[int, _Segment] = {}
         self._paths: dict[int, list[_Segment]] = {}
@@ -117,17 +116,19 @@ class SharedPrefixes:
 
     def match(self, marks: Sequence[PrefixMark], prompt_tokens: int) -> tuple[PrefixMatch, int | None]:
         """What such a prompt finds, and who holds alone what only one holds."""
-        limit, shared, matched, alone = self._limit(prompt_tokens), 0, 0, None
+        limit, shared, matched, own, last = self._limit(prompt_tokens), 0, 0, 0, None
         for number, mark in enumerate(marks):
             segment = self._segments.get(mark.hash)
             if segment is None:
-                own = self._own(marks[number:], matched, limit)
-                return PrefixMatch(shared=shared, matched=matched, own=own), alone
+                own = self._own(marks[number:], limit)
+                break
             if segment.end > limit:
                 break
-            matched, alone = segment.end, segment.lone_owner
-            shared = segment.end if segment.shared else shared
-        return PrefixMatch(shared=shared, matched=matched, own=matched), alone
+            matched, last = segment.end, segment
+            if segment.sequences > 1:
+                shared = matched
+        alone = None if last is None else last.lone_owner
+        return PrefixMatch(shared=shared, matched=matched, own=max(own, matched)), alone
 
     def blocks_before(self, moment: float) -> int:
         """Shared blocks that were first held before `moment`."""
@@ -142,18 +143,22 @@ class SharedPrefixes:
 
     def _limit(self, prompt_tokens: int) -> int:
         """The last token of a prompt is always computed."""
-        return self._rule.prefix_blocks(prompt_tokens - 1) if self._rule.shares_prefixes else 0
+        return self._whole(prompt_tokens - 1) if self._shares else 0
 
-    def _own(self, marks: Sequence[PrefixMark], end: int, limit: int) -> int:
-        """The end of the last segment these marks, which nobody has yet, would make after one that ends at `end`."""
-        ends = (self._rule.prefix_blocks(mark.tokens) for mark in reversed(marks))
-        return max(end, next((each for each in ends if each <= limit), 0))
+    def _whole(self, tokens: int) -> int:
+        """Whole blocks of the first `tokens` that can be had from others."""
+        return max(0, tokens // self._block_size - self._computed_anew)
+
+    def _own(self, marks: Sequence[PrefixMark], limit: int) -> int:
+        """The end of the last segment these marks, which nobody has yet, would make."""
+        ends = (self._whole(mark.tokens) for mark in reversed(marks))
+        return next((each for each in ends if each <= limit), 0)
 
     def _path(self, marks: Sequence[PrefixMark], prompt_tokens: int, began: float) -> list[_Segment]:
         limit, path, end = self._limit(prompt_tokens), [], 0
         for mark in marks:
             segment = self._segments.get(mark.hash)
-            reached = max(end, self._rule.prefix_blocks(mark.tokens)) if segment is None else segment.end
+            reached = max(end, self._whole(mark.tokens)) if segment is None else segment.end
             if reached > limit:
                 break
             if segment is None:

@@ -164,9 +164,9 @@ class _RecordedLedger:
         """That of the request that was decided on."""
         return self._match
 
-    def course(self, demand: Demand) -> Course:
+    def course(self, demand: Demand, match: PrefixMatch) -> Course:
         remaining = remaining_output(demand, 0, self._lengths)
-        return self._forecast.course(demand, produced=0, remaining=remaining, match=self._match)
+        return self._forecast.course(demand, produced=0, remaining=remaining, match=match)
 
     def tenant_blocks(self, tenant: str) -> int:
         """Those of the tenant whose request it was."""

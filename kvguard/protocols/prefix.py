@@ -40,18 +40,23 @@ _BEHIND_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class TextMark:
-    """A place in a prompt: the hash of all before it, and the bytes before and behind it."""
+    """A place in a prompt: the hash of all before it, the bytes before and behind it, and in a prompt of ids how many
+    whole ones are before it.
+    """
 
     hash: int
     bytes: int
     behind_bytes: int
+    ids: int | None = None
 
     def tokens(self, prompt_tokens: int) -> int:
         """How many tokens are before it at least, of a prompt of so many.
 
-        Nobody knows where in the prompt they are: it is taken to be twice as dense behind the mark as before it, and
+        Nobody knows where in a text they are: it is taken to be twice as dense behind the mark as before it, and
         tools, which may be printed anywhere, to be behind. Where that is too little, the engine's gauge shows it.
         """
+        if self.ids is not None:
+            return self.ids
         return prompt_tokens * self.bytes // (self.bytes + _DENSER * (self.behind_bytes + _BEHIND_BYTES))
 
 
@@ -68,21 +73,24 @@ def prefix_of(request: InferenceRequest) -> tuple[TextMark, ...]:
     for name, value in sorted((beside | rest).items()):
         hasher.update(b"%s %d " % (name.encode(), len(memoryview(value))))
         hasher.update(value)
-    return tuple(_marks(hasher, memoryview(text)[:-1], size + len(memoryview(text))))
+    of_ids, whole = isinstance(request.prompt, TokenPrompts), memoryview(text)
+    return tuple(_marks(hasher, whole[:-1], size + len(whole), of_ids=of_ids))
 
 
 def _size(fields: Fields) -> int:
     return sum(len(memoryview(value)) for value in fields.values())
 
 
-def _marks(hasher: "hashlib.blake2b", text: memoryview, size: int) -> Iterator[TextMark]:
+def _marks(hasher: "hashlib.blake2b", text: memoryview, size: int, *, of_ids: bool) -> Iterator[TextMark]:
     """One behind every whole stride of the text, in a prompt that has `size` bytes in all."""
-    place = 0
+    place = ids = 0
     for number, stride in _STRIDES:
         for _ in range(min(number, (len(text) - place) // stride)):
-            hasher.update(text[place : place + stride])
-            place += stride
-            yield TextMark(int.from_bytes(hasher.copy().digest(), "big"), place, size - place)
+            part = bytes(text[place : place + stride])
+            hasher.update(part)
+            place, ids = place + stride, ids + part.count(b",")
+            digest = int.from_bytes(hasher.copy().digest(), "big")
+            yield TextMark(digest, place, size - place, ids if of_ids else None)
 
 
 def _text_of(request: InferenceRequest) -> msgspec.Raw | None:

@@ -240,6 +240,7 @@ class _Explaining:
             "level": self._level(occupancy, base, demand),
             **self._sizes(demand, forecast_of(demand, occupancy.lengths)),
             **_in_blocks(occupancy.capacity, demand),
+            "shared_blocks": occupancy.ledger.match(demand).saved(demand.copies),
             "admitted": self._admitted(weighed, occupancy.capacity),
             **self._room(occupancy, weighed, demand),
         }

@@ -7,6 +7,7 @@ from kvguard.admission.capacity import CapacityPolicy
 from kvguard.admission.footprint import Demand, Trait
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import Occupancy, OccupancyPolicy
+from kvguard.admission.prefix import PrefixMark
 from kvguard.admission.usage import EngineUsage, UsageSample
 
 BLOCK = 16
@@ -127,4 +128,31 @@ def block_rules(draw: st.DrawFn, *, windows: bool = True, ahead: bool = False) -
         step_tokens=draw(st.integers(1, 300)),
         lookahead_tokens=draw(st.sampled_from((0, 3))),
         ahead=draw(st.none() | aheads()) if ahead else None,
+    )
+
+
+def marks(*path: int, every: int = 4 * BLOCK, more: int = 0) -> tuple[PrefixMark, ...]:
+    """A mark every so many tokens, and `more`, of a prompt that takes these turns: the same turns, the same marks."""
+    return tuple(
+        PrefixMark(int("".join(map(str, (1, *path[: number + 1])))), every * (number + 1) + more)
+        for number in range(len(path))
+    )
+
+
+@st.composite
+def alike(draw: st.DrawFn, *, longest: int = 100, agreed: bool = False) -> Demand:
+    """Demands of one prompt that often begin as others do, with caps of `longest` at most.
+
+    Unless it is `agreed`, they differ a little in how many tokens are before a mark.
+    """
+    path = draw(st.lists(st.integers(0, 1), max_size=4))
+    cap = draw(st.integers(1, longest))
+    return demand(
+        draw(st.integers(1, 350)),
+        cap=cap,
+        expected=draw(st.integers(0, cap)),
+        copies=draw(st.sampled_from((1, 1, 1, 3))),
+        streamed=draw(st.booleans()),
+        slack_tokens=draw(st.sampled_from((0, 0, 1))),
+        prefix=marks(*path, more=0 if agreed else draw(st.sampled_from((0, 0, 20)))),
     )

@@ -262,15 +262,6 @@ def test_prefixes_are_shared_where_that_is_plain_arithmetic(rule: BlockRule, sha
     assert rule.shares_prefixes is shares
 
 
-@pytest.mark.parametrize(
-    ("tokens", "lookahead", "blocks"),
-    [(0, 0, 0), (15, 0, 0), (16, 0, 1), (33, 0, 2), (0, 1, 0), (16, 1, 0), (33, 1, 1)],
-)
-def test_blocks_of_a_prefix_are_whole(tokens: int, lookahead: int, blocks: int) -> None:
-    """With tokens speculated ahead the last one found is computed anew."""
-    assert replace(BlockRule.plain(16), lookahead_tokens=lookahead).prefix_blocks(tokens) == blocks
-
-
 @given(st.integers(1, 40), st.sampled_from((0, 3)), st.integers(1, 500), st.integers(0, 200), st.data())
 @deterministic
 def test_a_prompt_without_its_first_blocks_holds_so_many_fewer(

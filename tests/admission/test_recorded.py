@@ -12,10 +12,23 @@ from kvguard.admission.footprint import Demand
 from kvguard.admission.forecast import Forecast
 from kvguard.admission.occupancy import Occupancy
 from kvguard.admission.policy import Degradation, DegradePolicy, SequenceCut
+from kvguard.admission.prefix import PrefixMatch
 from kvguard.admission.recorded import RecordedOccupancy, Standing, Verdict, standing_of, verdict_of
 from kvguard.admission.shares import within_share
 from kvguard.admission.tiers import Tier, TierPolicy
-from tests.admission.build import answers, block_rules, demand, demands, learned_from, occupancy, sample, unscraped
+from tests.admission.build import (
+    RULE,
+    alike,
+    answers,
+    block_rules,
+    demand,
+    demands,
+    learned_from,
+    marks,
+    occupancy,
+    sample,
+    unscraped,
+)
 from tests.kit.properties import deterministic
 
 TENANT = "t"
@@ -32,14 +45,16 @@ def again(standing: Standing, *, queue_floor_ratio: float = 0.85) -> RecordedOcc
 @st.composite
 def backends(draw: st.DrawFn) -> Occupancy:
     """A backend at any load, of any layout, fresh, stale, missing or out of reach, with requests of two tenants."""
-    rule, lengths = draw(block_rules(ahead=True)), learned_from(draw(answers))
+    rule, lengths = draw(block_rules(ahead=True) | st.just(RULE)), learned_from(draw(answers))
     policy = {
         "count_shared_once": draw(st.booleans()),
         "share": draw(st.sampled_from((1.0, 0.5))),
         "stale_after_seconds": draw(st.sampled_from((1.5, 5.0))),
         "layout_of": lambda _: PoolLayout(rule=rule),
     }
-    held = draw(st.lists(st.tuples(demands(), st.integers(0, 200), st.sampled_from((TENANT, ""))), max_size=6))
+    held = draw(
+        st.lists(st.tuples(demands() | alike(), st.integers(0, 200), st.sampled_from((TENANT, ""))), max_size=6)
+    )
     built = unscraped(lengths, **policy)
     scrapes = draw(st.integers(0, 4))
     for number in range(scrapes):
@@ -66,7 +81,7 @@ def decided(
 @deterministic
 @given(
     backends(),
-    demands(),
+    demands() | alike(),
     st.sampled_from(list(Tier)),
     st.sampled_from(list(Passage)),
     st.sampled_from(list(BlindPolicy)),
@@ -108,6 +123,16 @@ def test_a_backend_of_unknown_capacity_says_so() -> None:
     """There is nothing to count then, and no ratio."""
     recorded = again(standing_of("b", unscraped(), 0.0, Passage.OPEN, demand=demand()))
     assert (recorded.capacity, recorded.ratios(0.0), recorded.idle(0.0)) == (None, None, True)
+
+
+def test_what_a_prompt_has_in_common_is_recorded_in_blocks() -> None:
+    """So much of it is held by others; which prompts those are is not told."""
+    live = occupancy(0.0, demand(160, prefix=marks(0, 0)), demand(160, prefix=marks(0, 1)))
+    standing = standing_of("b", live, 0.0, Passage.OPEN, demand=demand(160, prefix=marks(0, 0)))
+    assert (standing.shared_blocks, standing.match) == (
+        4,
+        PrefixMatch(shared=4, matched=8, own=8, owner_remaining=16),
+    )
 
 
 def test_a_tenant_is_given_with_what_it_holds() -> None:

@@ -199,3 +199,10 @@ def test_tokens_before_a_mark_are_its_part_with_a_margin(
 ) -> None:
     """A byte behind the mark weighs as two before it, and the end of a template as 64 more."""
     assert TextMark(1, before, behind).tokens(prompt_tokens) == tokens
+
+
+@pytest.mark.parametrize(("field", "path"), [("prompt", COMPLETIONS), ("token_ids", GENERATE)])
+def test_ids_before_a_mark_are_counted(field: str, path: str) -> None:
+    """One that the mark cuts is not before it; how many there are in all does not matter."""
+    found = marks(path, **{"model": "tiny", field: IDS, "sampling_params": {}})
+    assert [(mark.bytes, mark.tokens(len(IDS))) for mark in found] == [(1024, 146), (2048, 292)]

@@ -79,7 +79,7 @@ async def test_whose_answers_tell_how_long_it_gets(body: bytes, population: Popu
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("caching", "tokens"), [(True, [82]), (False, []), (None, [])])
+@pytest.mark.parametrize(("caching", "tokens"), [(True, [127]), (False, []), (None, [])])
 async def test_the_beginning_of_a_prompt_is_marked_where_blocks_are_shared(
     caching: bool | None, tokens: list[int]
 ) -> None:

@@ -30,7 +30,7 @@ from kvguard.proxy.explain import UnknownRoute
 from kvguard.proxy.governance import Governance
 from kvguard.proxy.headers import OPT_OUT
 from kvguard.proxy.identity import IdentityPolicy
-from tests.admission.build import demand, demands
+from tests.admission.build import demand, demands, sample
 from tests.kit.dialects import DIALECTS, RESPONSES
 from tests.kit.explaining import (
     COUNTER,
@@ -182,6 +182,21 @@ def test_sizes_and_room_are_in_the_engines_units() -> None:
     assert report["ratios"]["without"] == {"observed": 0.5, "projected": 0.5, "reserved": 0.5, "peak": 0.5}
     assert report["ratios"]["with"] == {"observed": 0.5, "projected": 0.56, "reserved": 0.64, "peak": 0.64}
     assert (report["base_tier"], report["level"], report["telemetry"]) == (0, 0, "fresh")
+
+
+def test_what_is_shared_is_told() -> None:
+    """Blocks that a request with the same beginning holds, of all that the prompt takes."""
+    backend = backend_at("b", None)
+    backend.occupancy.observe(sample(0.0, prefix_caching=True), asked_at=NOW)
+    explainer, controller = explainer_of(backend)
+    body = {"prompt": [12345] * 400, "max_tokens": 16}
+    route = VLLM.generating[COMPLETIONS]
+    request = marked(route.parse(json.dumps(body).encode()), route, [], DEGRADE)
+    (before,) = explained(explainer, body)["backends"]
+    controller.admit(asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL)).demand_on, None, NOW)
+    (after,) = explained(explainer, body)["backends"]
+    assert [(each["shared_blocks"], each["blocks"]["prompt"]) for each in (before, after)] == [(0, 25), (18, 25)]
+    assert after["ratios"]["with"]["projected"] == pytest.approx(0.32)
 
 
 def test_the_condition_of_every_engine_is_named() -> None:

@@ -19,7 +19,7 @@ from kvguard.pool.backend import Backend, new_backend
 from kvguard.proxy.controller import Controller
 from kvguard.replay import Replay, Replayer
 from kvguard.telemetry.decision_log import DecisionLine
-from tests.admission.build import demand, sample
+from tests.admission.build import demand, marks, sample
 from tests.kit.guard import guarding, settings_for
 from tests.kit.stub import Stub, exposition, running_stub
 
@@ -53,6 +53,16 @@ def test_only_a_listed_model_is_named(model: str | None, kept: str) -> None:
     made = controller(of)
     outcome = made.admit(made.call(asked_of, model=model), 0.0)
     assert (outcome.record.model, outcome.record.demand, outcome.record.priority) == (kept, ASKED, "normal")
+
+
+def test_how_a_prompt_begins_is_not_told() -> None:
+    """Marks tell who said the same; what is kept is how many blocks that is."""
+    of = backend(0.5)
+    beginning = demand(160, cap=16, prefix=marks(0, 0))
+    of.reserve(beginning, 0.0)
+    made = controller(of)
+    record = made.admit(made.call(lambda _: beginning), 0.0).record
+    assert (record.demand, record.standing.match.matched) == (demand(160, cap=16), 8)
 
 
 def test_it_is_the_moment_before_the_reservation() -> None:
