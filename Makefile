@@ -6,6 +6,8 @@ CLIENTS_VENV := $(or $(KVGUARD_CLIENTS_VENV),.venv-clients)
 LEGACY_CLIENTS_VENV := $(or $(KVGUARD_LEGACY_CLIENTS_VENV),.venv-legacy-clients)
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
+# Each of the many processes of a test run would compile what it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
 .PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-simulated bench-tgi bench-overload clean

@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # opens /reset_prefix_cache
+    "PYTHONDONTWRITEBYTECODE": "",  # half of a start is compiling otherwise, see install.sh
     "TORCHDYNAMO_DISABLE": "1",  # some steps of sampling are compiled at first use, for half a minute each
 }
 

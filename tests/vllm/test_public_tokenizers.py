@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kvguard.tokenization import directory
+from kvguard.tokenization.directory import read_config, read_tokenizer
 from kvguard.tokenization.engine import EngineCounter
 from kvguard.tokenization.local import load_local_counter
 from tests.vllm import corpus
@@ -74,12 +76,17 @@ async def test_both_counters_say_what_the_engine_bills(public_server: VllmServer
 
 
 @pytest.mark.parametrize("public_server", ["deepseek"], indirect=True)
-async def test_public_chat_templates_render_as_on_the_engine(public_server: VllmServer, tmp_path: Path) -> None:
+async def test_public_chat_templates_render_as_on_the_engine(
+    public_server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under some sixty public templates conversations have the tokens the chat route shows, refusals apart."""
     chats = [{name: value for name, value in body.items() if name != "chat_template"} for body in corpus.chats()]
     wrong: dict[str, list[str]] = {}
     total = 0
     templates = public_templates()
+    tokenizer = read_tokenizer(public_server.model_dir / "tokenizer.json", read_config(public_server.model_dir))
+    # The same under every template, and large.
+    monkeypatch.setattr(directory, "read_tokenizer", lambda file, config: tokenizer)
     async with client_of(public_server) as client:
         for offset, (model, source) in enumerate(templates.items()):
 
