@@ -16,7 +16,6 @@ from tests.vllm.server import ROOT, VllmServer, last_cpu
 TINY = ROOT / ".models" / "tiny"
 BLOCK_TOKENS = 32
 STEP_TOKENS = 256
-BEHIND = 5  # the niceness of an engine that starts while another is tested
 
 # The engine computes in its own process instead of a third one, which would take as long again to start.
 TWO_PROCESSES = ("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor")
@@ -48,7 +47,6 @@ def _pooling(log: Path) -> VllmServer:
         block_size=BLOCK_TOKENS,
         extra_args=(*TWO_PROCESSES, *QUICK, "--runner", "pooling", "--convert", "embed"),
         engine_cpus=last_cpu(),
-        niceness=BEHIND,
         log_path=log,
     )
 
@@ -64,7 +62,6 @@ def _public(name: str) -> Callable[[Path], VllmServer]:
             max_model_len=CONTEXT_TOKENS,
             extra_args=(*TWO_PROCESSES, *TOKENS, "--max-num-batched-tokens", str(STEP_TOKENS)),
             engine_cpus=last_cpu(),
-            niceness=BEHIND,
             log_path=log,
         )
 

@@ -90,7 +90,6 @@ class VllmServer:
         max_num_seqs: int = 64,
         extra_args: Sequence[str] = (),
         engine_cpus: AbstractSet[int] | None = None,
-        niceness: int = 0,
         port: int | None = None,
         log_path: Path | None = None,
     ) -> None:
@@ -106,7 +105,6 @@ class VllmServer:
         self._command += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs), *extra_args]
         self._environment = {**os.environ, **ENVIRONMENT}
         self._engine_cpus = engine_cpus
-        self._niceness = niceness
         if engine_cpus:
             self._environment["OMP_NUM_THREADS"] = str(len(engine_cpus))
         self._client = httpx.Client(base_url=self.url, timeout=10)
@@ -135,10 +133,8 @@ class VllmServer:
                 start_new_session=True,  # the engine and its workers share a process group of their own
             )
         try:
-            # What it starts inherits both.
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, self._niceness)
             if self._engine_cpus:
-                os.sched_setaffinity(self._process.pid, self._engine_cpus)
+                os.sched_setaffinity(self._process.pid, self._engine_cpus)  # what it starts inherits this
             self._wait_until_healthy(deadline=time.monotonic() + START_SECONDS)
         except BaseException:
             self.stop()
