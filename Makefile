@@ -6,6 +6,8 @@ CLIENTS_VENV := $(or $(KVGUARD_CLIENTS_VENV),.venv-clients)
 LEGACY_CLIENTS_VENV := $(or $(KVGUARD_LEGACY_CLIENTS_VENV),.venv-legacy-clients)
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
+# Each of the many processes of a test run would compile what it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
 .PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tgi bench-overload clean
@@ -76,16 +78,18 @@ bench-overload: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python -m bench.overload.run $(ARGS)
 
-$(VENV)/.run: pyproject.toml
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvguard needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/pip
 	$(PIP) install -e .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.run
+$(VENV)/.dev: pyproject.toml | $(BIN)/pip
 	$(PIP) install --upgrade 'pip>=25.1'
 	$(PIP) install -e '.[tokenizer,plot]' --group test --group lint
-	touch $@
+	touch $(VENV)/.run $@
 
 clean:
 	rm -rf $(VENV) .venv-vllm .venv-clients .models build dist

@@ -17,6 +17,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "NO_PROXY": "127.0.0.1",
+    "PYTHONDONTWRITEBYTECODE": "",  # compiled once, not by each of dozens of runs
 }
 # Offline this one reaches no address at all, not even one of this machine.
 OWN_ENVIRONMENT = {"inference_client": {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}}

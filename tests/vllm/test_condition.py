@@ -75,7 +75,7 @@ async def test_a_frozen_engine_is_found_out_and_forgiven(
         with contextlib.ExitStack() as stack:
             if not busy_before:
                 stack.enter_context(frozen(idle_vllm))
-            async with streaming(guard, 1500) as stream:
+            async with streaming(guard, 600) as stream:
                 if busy_before:
                     await guard.until(lambda: any(r.produced > 5 for r in guard.backend.ledger._live.values()))
                     stack.enter_context(frozen(idle_vllm))

@@ -36,7 +36,7 @@ DRAWN = [
     (re.compile(rb'"(created|created_at|completed_at)": ?[0-9.]+'), rb'"\1":0'),
     (re.compile(rb'"((?:\w+_)?id)": ?"[^"]*"'), rb'"\1":""'),
 ]
-TRIES = 5
+TRIES = 20
 PATIENCE_SECONDS = 60.0  # vLLM compiles what it computes for the first time
 
 
@@ -138,9 +138,9 @@ async def check(both: Both, path: str, body: bytes, status: set[int]) -> None:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, path: str) -> VllmServer:
+def server(request: pytest.FixtureRequest, vllm_server: VllmServer, path: str) -> VllmServer:
     """The engine that has this route."""
-    return request.getfixturevalue("pooling_server" if path in POOLING else "vllm_server")
+    return request.getfixturevalue("pooling_server") if path in POOLING else vllm_server
 
 
 @pytest.mark.parametrize("path", METHODS)

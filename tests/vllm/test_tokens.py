@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import httpx
@@ -12,7 +12,7 @@ import pytest
 from kvguard.tokenization.counter import CountFailed, TokenCounter
 from kvguard.tokenization.local import load_local_counter
 from tests.vllm import corpus
-from tests.vllm.server import MODEL_NAME, VllmServer, last_cpu
+from tests.vllm.server import MODEL_NAME
 from tests.vllm.templates import TEMPLATES
 
 pytestmark = pytest.mark.anyio
@@ -24,24 +24,6 @@ CONTEXT_TOKENS = 2048
 Body = corpus.Body
 # What the engine counts for a body; None where it refuses the request.
 Count = Callable[[Body], Awaitable[int | None]]
-
-
-@pytest.fixture(scope="module")
-def open_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """A server that takes a chat template with the request and shows the tokens of a chat request."""
-    with VllmServer(
-        vllm_model,
-        engine_cpus=last_cpu(),
-        log_path=tmp_path_factory.mktemp("vllm-open") / "server.log",
-        extra_args=("--trust-request-chat-template", "--enable-scale-out"),
-    ) as server:
-        yield server
-
-
-@pytest.fixture
-async def open_client(open_server: VllmServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=open_server.url, timeout=60) as client:
-        yield client
 
 
 async def count_of(counter: TokenCounter, body: Body) -> int | None:
@@ -116,14 +98,14 @@ def chat_directory(model: Path, source: str, directory: Path) -> Path:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 async def test_every_conversation_counts_as_the_chat_route_renders_it(
-    open_client: httpx.AsyncClient, vllm_model: Path, tmp_path: Path, name: str
+    vllm_client: httpx.AsyncClient, vllm_model: Path, tmp_path: Path, name: str
 ) -> None:
     """Under each family's template all conversations have the tokens the chat route shows, refusals apart."""
     source = TEMPLATES[name]
 
     async def engine(body: Body) -> int | None:
         request = {"model": MODEL_NAME, **body, "chat_template": source}
-        answer = await open_client.post("/v1/chat/completions/render", json=request)
+        answer = await vllm_client.post("/v1/chat/completions/render", json=request)
         return len(answer.json()["token_ids"]) if answer.status_code == 200 else None
 
     counter = load_local_counter(chat_directory(vllm_model, source, tmp_path))
