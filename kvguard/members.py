@@ -7,6 +7,8 @@ import asyncio
 import functools
 from collections.abc import Iterable, Mapping
 
+import httpx
+
 from kvguard.admission.lengths import OutputLengths
 from kvguard.backend_sections import BackendSettings
 from kvguard.backends import LayoutOf, build_backend, layout_of_entry, reading_of
@@ -41,6 +43,8 @@ class Members:
         self.settings = settings
         self.ready = asyncio.Event()
         self._unasked: set[str] = set()
+        # Reading the certificates of all authorities holds everything up for as long as a hundred scrapes.
+        self._certificates = httpx.create_ssl_context(trust_env=False)
         self._layouts: dict[str, LayoutOf | None] = {}
         self.pollers: dict[str, Poller] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -108,7 +112,7 @@ class Members:
             timeout_seconds=telemetry.timeout_seconds,
             learn_context=chosen.context_tokens is None,
         )
-        poller = Poller(backend, reading_of(chosen), self._reporter, self._clock, policy)
+        poller = Poller(backend, reading_of(chosen), self._reporter, self._clock, policy, self._certificates)
         self.pollers[backend.name] = poller
         self._tasks[backend.name] = asyncio.create_task(poller.run(functools.partial(self._asked, backend)))
 

@@ -4,6 +4,7 @@ One scrape of a backend is in flight at a time, on a connection of its own, unde
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,7 +40,9 @@ class Poller:
         reporter: Reporter,
         clock: Clock,
         policy: PollPolicy,
+        certificates: ssl.SSLContext,
     ) -> None:
+        self._certificates = certificates
         self._backend = backend
         self._reading = reading
         self._facts = reading.assumed
@@ -52,7 +55,9 @@ class Poller:
         """Scrape for ever; `after_poll` is called after each."""
         limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=4.0)
         timeout = httpx.Timeout(self._policy.timeout_seconds)
-        async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            verify=self._certificates, timeout=timeout, limits=limits, trust_env=False
+        ) as client:
             while True:
                 try:
                     await self.poll(client)

@@ -1,9 +1,10 @@
 """The poller: what each kind of scrape does to the backend, and that nothing stops it."""
 
-from dataclasses import replace
+from dataclasses import ssl
 
 import httpx
 import pytest
+import replace
 
 from kvguard.admission.condition import EngineState
 from kvguard.admission.lengths import LengthPolicy
@@ -55,7 +56,14 @@ class Bench:
         self.clock = ManualClock(100.0)
         self.backend = new_backend("b", "http://b", OccupancyPolicy(), LengthPolicy())
         self.reports = Reports()
-        self.poller = Poller(self.backend, reading or vllm_reading(), self.reports, self.clock, PollPolicy(**policy))
+        self.poller = Poller(
+            self.backend,
+            reading or vllm_reading(),
+            self.reports,
+            self.clock,
+            PollPolicy(**policy),
+            ssl.create_default_context(),
+        )
         self.paths: list[str] = []
         self.answer = answer
         self.info = '{"version": "2.4.1", "max_total_tokens": 101, "max_concurrent_requests": 8, "model_id": "m"}'

@@ -17,8 +17,6 @@ TINY = ROOT / ".models" / "tiny"
 BLOCK_TOKENS = 32
 STEP_TOKENS = 256
 
-# The engine computes in its own process instead of a third one, which would take as long again to start.
-TWO_PROCESSES = ("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor")
 # Without hardware for it bfloat16 takes twice the time, and few tests depend on the precision.
 QUICK = ("--dtype", "float32")
 # Tools that a model may call as it likes.
@@ -33,7 +31,7 @@ def _serving(log: Path) -> VllmServer:
         TINY,
         num_blocks=128,
         block_size=BLOCK_TOKENS,
-        extra_args=(*TWO_PROCESSES, *QUICK, *TOOLS, *TOKENS),
+        extra_args=(*QUICK, *TOOLS, *TOKENS),
         engine_cpus=last_cpu(),
         log_path=log,
     )
@@ -45,7 +43,7 @@ def _pooling(log: Path) -> VllmServer:
         TINY,
         num_blocks=128,
         block_size=BLOCK_TOKENS,
-        extra_args=(*TWO_PROCESSES, *QUICK, "--runner", "pooling", "--convert", "embed"),
+        extra_args=(*QUICK, "--runner", "pooling", "--convert", "embed"),
         engine_cpus=last_cpu(),
         log_path=log,
     )
@@ -60,7 +58,7 @@ def _public(name: str) -> Callable[[Path], VllmServer]:
             num_blocks=None,
             block_size=BLOCK_TOKENS,
             max_model_len=CONTEXT_TOKENS,
-            extra_args=(*TWO_PROCESSES, *TOKENS, "--max-num-batched-tokens", str(STEP_TOKENS)),
+            extra_args=(*TOKENS, "--max-num-batched-tokens", str(STEP_TOKENS)),
             engine_cpus=last_cpu(),
             log_path=log,
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.vllm.conftest import QUICK
+from tests.vllm.engines import QUICK
 from tests.vllm.server import VllmServer, last_cpu
 from tests.vllm.test_proxy import Guarded, guarded
 
