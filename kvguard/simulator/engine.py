@@ -254,6 +254,8 @@ class SimEngine:
 
     def _make_room(self, sequence: _Sequence, chunk: int, preempted: list[int]) -> bool:
         """Take the blocks of the next `chunk` tokens, preempting from the tail; False when the tail is `sequence`."""
+        if chunk <= -sequence.computed % self._config.block_size:
+            return True  # most steps: the last block has room for the next token
         blocks = blocks_for(sequence.computed + chunk, self._config.block_size)
         while not self._pool.grow(sequence.sequence_id, blocks):
             victim = self._preempt_last()
@@ -302,8 +304,8 @@ class SimEngine:
     def _schedule(self, plan: _Plan, sequence: _Sequence, chunk: int) -> None:
         """Compute the next `chunk` tokens in this step, and cache the blocks they fill."""
         plan.add(sequence, chunk)
-        if sequence.prefix:
-            size, computed = self._config.block_size, sequence.computed
+        size, computed = self._config.block_size, sequence.computed
+        if sequence.prefix and computed % size + chunk >= size:
             filled = sequence.prefix[computed // size : (computed + chunk) // size]
             self._pool.publish(sequence.sequence_id, filled)
 
