@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-simulated bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-simulated bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -64,6 +64,10 @@ bench-decision: $(VENV)/.dev
 bench-simulated: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python -m bench.simulated.run $(ARGS)
+
+bench-routing: $(VENV)/.dev
+	$(BIN)/pip install --quiet --group bench
+	$(BIN)/python -m bench.routing.run $(ARGS)
 
 bench-tgi: $(VENV)/.dev
 	$(BIN)/python -m bench.tgi.run $(ARGS)

@@ -2,20 +2,27 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.routing.traffic import ENGINE, Turn
+from bench.routing.traffic import BLOCK_SIZE, ENGINE, Turn
 from kvguard.admission.footprint import Demand
+from kvguard.admission.prefix import PrefixMark
 from kvguard.admission.usage import UsageSample
 from kvguard.backend_sections import BackendSettings
 from kvguard.backends import build_backend
 from kvguard.policies import governance_of
+from kvguard.pool.affinity import Trail
 from kvguard.pool.backend import Backend
+from kvguard.pool.pool import RoutingHints
+from kvguard.protocols.prefix import TextMark
 from kvguard.proxy.controller import Admission, Controller
 from kvguard.settings import Settings
 from kvguard.simulator.engine import EngineStats
 from tests.kit.closed_loop import usage_of
+
+_BYTES_PER_TOKEN = 4
+_MARKED_BLOCKS = 2
 
 Pick = Callable[[Sequence[int]], int]
 """Chooses an engine by how many requests each has."""
@@ -103,7 +110,8 @@ class Kvguard(Router):
         controller = self._controllers[self._pick(self._live)]
         if controller.refuse_early(now, (self._terms,)):
             return None
-        outcome = controller.admit(lambda _: demand_of(turn), None, now, self._terms)
+        demand = demand_of(turn)
+        outcome = controller.admit(controller.call(lambda _: demand, terms=self._terms, hints=hints_of(turn)), now)
         if not isinstance(outcome, Admission):
             return None
         self._admitted[turn.number] = outcome
@@ -128,8 +136,28 @@ class Kvguard(Router):
 
 
 def demand_of(turn: Turn) -> Demand:
-    """What the request asks of the cache."""
-    return Demand(prompts=(turn.prompt_tokens,), output_cap=turn.cap, asked_cap=turn.cap, expected_output=turn.cap)
+    """What the request asks of the cache; its marks are known to be as far into the prompt as the proxy would guess."""
+    return Demand(
+        prompts=(turn.prompt_tokens,),
+        output_cap=turn.cap,
+        asked_cap=turn.cap,
+        expected_output=turn.cap,
+        prefix=tuple(PrefixMark(mark.hash, mark.tokens(turn.prompt_tokens)) for mark in _marks(turn)),
+    )
+
+
+def hints_of(turn: Turn) -> RoutingHints:
+    """What says where the request is best served."""
+    trail = Trail(parts=tuple(mark.hash for mark in _marks(turn)))
+    return RoutingHints(trail=trail, prompt_tokens=turn.prompt_tokens)
+
+
+def _marks(turn: Turn) -> Iterator[TextMark]:
+    """As the proxy makes them of a prompt's bytes, but closer together, as prompts are shorter here than elsewhere."""
+    length = turn.prompt_tokens * _BYTES_PER_TOKEN
+    for block in range(_MARKED_BLOCKS - 1, turn.prompt_tokens // BLOCK_SIZE, _MARKED_BLOCKS):
+        place = (block + 1) * BLOCK_SIZE * _BYTES_PER_TOKEN
+        yield TextMark(turn.prefix[block], place, length - place)
 
 
 def _controller(settings: Settings, pool: Sequence[Backend], seed: int) -> Controller:

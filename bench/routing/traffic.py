@@ -69,7 +69,7 @@ CHAT = Traffic(
     think_seconds=1.5,
     clients=20,
     patience_seconds=10.0,
-    lead_seconds=6.0,
+    lead_seconds=5.0,
 )
 RAG = Traffic(
     name="rag",
@@ -79,7 +79,7 @@ RAG = Traffic(
     caps=(256, 512),
     clients=20,
     patience_seconds=10.0,
-    lead_seconds=4.0,
+    lead_seconds=3.0,
 )
 REASONING = Traffic(
     name="reasoning",
@@ -88,7 +88,7 @@ REASONING = Traffic(
     caps=(1024, 1536),
     clients=28,
     patience_seconds=20.0,
-    lead_seconds=14.0,
+    lead_seconds=10.0,
 )
 TRAFFIC = {traffic.name: traffic for traffic in (CHAT, RAG, REASONING)}
 
