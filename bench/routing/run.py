@@ -9,20 +9,21 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from random import Random
 
 from bench.overload.slices import Visit
 from bench.page import DOCS, write_section
 from bench.routing.plot import plot
 from bench.routing.report import report
 from bench.routing.results import ARMS, ROUTERS, Routed
-from bench.routing.traffic import ENGINE, TRAFFIC, Traffic, Turn, schedule, turns
+from bench.routing.traffic import ENGINE, TRAFFIC, Traffic, Turn, calmed, schedule, turns
 from bench.routing.world import World
 from bench.simulated.world import capacity
 from kvguard.simulator.config import SimConfig
 
 ENGINES = (4, 16)
 LOADS = (0.8, 1.5, 4.0)
-SLICE_SECONDS = {4: 6.0, 16: 3.0}  # the more engines, the more requests a second
+SLICE_SECONDS = {4: 6.0, 16: 2.5}  # the more engines, the more requests a second
 KNOWN_ANSWERS = 60
 
 
@@ -39,7 +40,8 @@ class Course:
         """Every router on the same arrivals."""
         name, engines = self.traffic.name, self.engines
         seconds, rate = self.traffic.lead_seconds + self.seconds, load * self.able
-        offered = schedule(self.traffic, engines=engines, rate=rate, seconds=seconds, seed=f"{name}:{seed}:{load}")
+        every = schedule(self.traffic, engines=engines, rate=rate, seconds=seconds, seed=f"{name}:{seed}:{load}")
+        offered = calmed(every, self.traffic.calm_seconds, load, Random(f"calm:{seed}"))
         known = list(islice(turns(self.traffic, engines=engines, rate=rate, seed=f"known:{name}"), KNOWN_ANSWERS))
         return [self._visit(arm, load, seed, offered, known) for arm in arms]
 

@@ -5,7 +5,7 @@ Prompts have no text here, only the hashes of their blocks, which is all the eng
 
 import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, takewhile
 
@@ -44,7 +44,8 @@ class Traffic:
 
     A conversation has up to `turns` of them, all lengths equally often; each prompt is all that was said before and
     `asks` more tokens. `clients` saturate one engine in a closed loop; `lead_seconds` is how long the engines take to
-    fill and their caches to hold something.
+    fill and their caches to hold something. For the first `calm_seconds` of them no more comes than they can finish:
+    where answers are long, those that begin together would end together, and a slice would see one beat of that.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Traffic:
     beginnings: Beginnings | None = None
     turns: int = 1
     think_seconds: float = 0.0
+    calm_seconds: float = 0.0
 
 
 CHAT = Traffic(
@@ -88,7 +90,8 @@ REASONING = Traffic(
     caps=(1024, 1536),
     clients=28,
     patience_seconds=20.0,
-    lead_seconds=10.0,
+    lead_seconds=12.0,
+    calm_seconds=6.0,
 )
 TRAFFIC = {traffic.name: traffic for traffic in (CHAT, RAG, REASONING)}
 
@@ -108,6 +111,11 @@ class Turn(Arrival):
 def schedule(traffic: Traffic, *, engines: int, rate: float, seconds: float, seed: str) -> list[Turn]:
     """What comes in this time; the same seed gives the same requests."""
     return list(takewhile(lambda turn: turn.at < seconds, turns(traffic, engines=engines, rate=rate, seed=seed)))
+
+
+def calmed(offered: Iterable[Turn], calm_seconds: float, load: float, rng: random.Random) -> list[Turn]:
+    """Without what would be more than the engines can finish in the first `calm_seconds`; for requests of their own."""
+    return [turn for turn in offered if turn.at >= calm_seconds or rng.random() * load < 1]
 
 
 def turns(traffic: Traffic, *, engines: int, rate: float, seed: str) -> Iterator[Turn]:

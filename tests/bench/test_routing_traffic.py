@@ -1,10 +1,11 @@
 """What many engines are asked: schedules, conversations and what prompts have in common."""
 
 from itertools import islice
+from random import Random
 
 import pytest
 
-from bench.routing.traffic import BLOCK_SIZE, CHAT, ENGINE, RAG, REASONING, TRAFFIC, schedule, turns
+from bench.routing.traffic import BLOCK_SIZE, CHAT, ENGINE, RAG, REASONING, TRAFFIC, calmed, schedule, turns
 
 
 def asked(traffic, seed="1", **fields):
@@ -74,3 +75,12 @@ def test_reasoning_has_nothing_in_common():
     blocks = [block for turn in every for block in turn.prefix]
     assert len(blocks) == len(set(blocks))
     assert all(turn.follows is None for turn in every)
+
+
+@pytest.mark.parametrize(("load", "early"), [(0.8, 1.0), (1.0, 1.0), (4.0, 0.25)])
+def test_it_is_calm_at_first(load, early):
+    """Until then no more comes than can be finished; of what comes later nothing is left out."""
+    every = asked(REASONING, rate=100.0)
+    kept = calmed(every, 6.0, load, Random(1))
+    assert sum(turn.at < 6.0 for turn in kept) == pytest.approx(early * sum(turn.at < 6.0 for turn in every), rel=0.2)
+    assert [turn for turn in kept if turn.at >= 6.0] == [turn for turn in every if turn.at >= 6.0]
