@@ -1,10 +1,10 @@
 """The poller: what each kind of scrape does to the backend, and that nothing stops it."""
 
-from dataclasses import ssl
+import ssl
+from dataclasses import replace
 
 import httpx
 import pytest
-import replace
 
 from kvguard.admission.condition import EngineState
 from kvguard.admission.lengths import LengthPolicy

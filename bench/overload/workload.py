@@ -108,7 +108,8 @@ SHAPES = {shape.name: shape for plain in (CHAT, RAG, REASONING) for shape in (pl
 class Arrival:
     """One request: when it comes (seconds into the slice), what it asks and how long its answer will be.
 
-    The number tells it from the others of its schedule.
+    The number tells it from the others of its schedule. `prefix` has the hashes of the full blocks of prompt and answer
+    where they are what matters, in simulation.
     """
 
     number: int
@@ -117,6 +118,7 @@ class Arrival:
     prompt_tokens: int
     cap: int
     length: int
+    prefix: tuple[int, ...] = ()
 
     def body(self) -> dict[str, object]:
         """The request as every arm receives it."""

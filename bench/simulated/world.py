@@ -81,9 +81,7 @@ class World:
             return
         cap = self._door.cap_of(arrival)
         client.outcome.status = 200
-        client.sequence = self.engine.submit(
-            SequenceRequest(prompt_tokens=arrival.prompt_tokens, max_tokens=cap, output_tokens=arrival.length)
-        )
+        client.sequence = self.engine.submit(sequence_of(arrival, cap))
         self._generating[client.sequence] = client
 
     def _refuse(self, client: _Client, status: int = REFUSED) -> None:
@@ -113,6 +111,13 @@ class World:
         self._door.ended(client.arrival, self._now, tokens=tokens)
 
 
+def sequence_of(arrival: Arrival, cap: int) -> SequenceRequest:
+    """What the engine is asked for."""
+    return SequenceRequest(
+        prompt_tokens=arrival.prompt_tokens, max_tokens=cap, output_tokens=arrival.length, prefix=arrival.prefix
+    )
+
+
 def capacity(config: SimConfig, arrivals: Iterator[Arrival], *, clients: int, mean_tokens: float) -> float:
     """Answers a second while so many clients each send their next request as soon as the last has ended.
 
@@ -122,11 +127,7 @@ def capacity(config: SimConfig, arrivals: Iterator[Arrival], *, clients: int, me
     while now < began + _CAPACITY_SECONDS:
         while engine.unfinished < clients:
             arrival = next(arrivals)
-            engine.submit(
-                SequenceRequest(
-                    prompt_tokens=arrival.prompt_tokens, max_tokens=arrival.cap, output_tokens=arrival.length
-                )
-            )
+            engine.submit(sequence_of(arrival, arrival.cap))
         step = engine.step()
         now += step.seconds
         tokens += len(step.tokens) if now >= began else 0

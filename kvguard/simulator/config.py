@@ -14,6 +14,7 @@ class SimConfig:
 
     `num_gpu_blocks` contains the null block. `max_num_queued_reqs` bounds unfinished sequences, running ones included;
     beyond it the HTTP face answers vLLM's own 503. As vLLM does, it refuses a pool too small for one full context.
+    Unlike vLLM it shares no prefixes unless told to.
     """
 
     model: str = "sim-tiny"
@@ -23,6 +24,7 @@ class SimConfig:
     max_num_batched_tokens: int = 2048
     max_model_len: int = 4096
     max_num_queued_reqs: int = 4096
+    enable_prefix_caching: bool = False
     step_base_seconds: float = 0.015
     step_seconds_per_sequence: float = 0.0003
     prefill_seconds_per_token: float = 0.00004
@@ -44,6 +46,8 @@ class SimConfig:
             )
 
 
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
 AnyConfig = TypeVar("AnyConfig", SimConfig, TgiSimConfig)
 
 
@@ -55,8 +59,8 @@ def parse_sim_url(url: str, config: type[AnyConfig]) -> AnyConfig:
         if name not in kinds:
             raise ValueError(f"no such setting: {name}; there are {', '.join(kinds)}")
         try:
-            chosen[name] = kinds[name](value)
-        except ValueError:
+            chosen[name] = _TRUTH[value.lower()] if kinds[name] is bool else kinds[name](value)
+        except (ValueError, KeyError):
             raise ValueError(f"{name} must be a {kinds[name].__name__}") from None
     return config(**chosen)
 

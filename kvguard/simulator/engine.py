@@ -6,7 +6,9 @@ Rules, as in vLLM's V1 scheduler:
   a running sequence without a free block preempts the last of the running list, which loses its blocks, keeps its
   tokens, goes to the head of the waiting queue and is computed again from zero;
   a step with a preemption admits nothing; otherwise the head of the queue is admitted while all blocks for the tokens
-  it has now are free, and the first that does not fit ends the scan.
+  it has now are free, and the first that does not fit ends the scan;
+  with prefix caching it first takes the cached blocks it begins with, though never that of its last token, which is
+  always computed; a block is cached once its last token is scheduled, so others may share it within the same step.
 No clock, no I/O, no asyncio: a step says how long it takes and the caller lets that time pass.
 """
 
@@ -32,7 +34,9 @@ class FinishReason(enum.StrEnum):
 class SequenceRequest:
     """One engine sequence. `max_tokens` is the resolved cap: prompt plus cap fits the context.
 
-    `output_tokens` is the length at which the sequence would stop by itself; None draws it.
+    `output_tokens` is the length at which the sequence would stop by itself; None draws it. `prefix` has the hashes of
+    its leading full blocks as far as they are known, those of its answer included: equal ones say that everything up to
+    there is equal.
     """
 
     prompt_tokens: int
@@ -40,6 +44,7 @@ class SequenceRequest:
     min_tokens: int = 0
     ignore_eos: bool = False
     output_tokens: int | None = None
+    prefix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,7 @@ class EngineStats:
     """Gauges now and counters since start.
 
     `preemptions` counts events; `preemptions_reported` is what vLLM exports: an event is added only when the
-    preempted sequence next produces a token.
+    preempted sequence next produces a token. Prefix cache queries and hits are in tokens, of first admissions only.
     """
 
     usable_blocks: int
@@ -83,6 +88,8 @@ class EngineStats:
     preemptions_reported: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
     finished_stop: int = 0
     finished_length: int = 0
 
@@ -97,8 +104,10 @@ class _Sequence:
     prompt_tokens: int
     output_tokens: int
     finish_reason: FinishReason
+    prefix: tuple[int, ...] = ()
     generated: int = 0
     computed: int = 0
+    preempted: bool = False
     unreported_preemptions: int = 0
 
     @property
@@ -146,6 +155,8 @@ class SimEngine:
         self._preemptions_reported = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._prefix_cache_queries = 0
+        self._prefix_cache_hits = 0
         self._finished = dict.fromkeys(FinishReason, 0)
 
     @property
@@ -171,6 +182,7 @@ class SimEngine:
             prompt_tokens=request.prompt_tokens,
             output_tokens=output_tokens,
             finish_reason=reason,
+            prefix=request.prefix if self._config.enable_prefix_caching else (),
         )
         self._next_id += 1
         self._waiting.append(sequence)
@@ -212,6 +224,8 @@ class SimEngine:
             preemptions_reported=self._preemptions_reported,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
+            prefix_cache_queries=self._prefix_cache_queries,
+            prefix_cache_hits=self._prefix_cache_hits,
             finished_stop=self._finished[FinishReason.STOP],
             finished_length=self._finished[FinishReason.LENGTH],
         )
@@ -234,12 +248,14 @@ class SimEngine:
             chunk = plan.chunk_of(sequence)
             if not self._make_room(sequence, chunk, preempted):
                 break
-            plan.add(sequence, chunk)
+            self._schedule(plan, sequence, chunk)
             index += 1
         return tuple(preempted)
 
     def _make_room(self, sequence: _Sequence, chunk: int, preempted: list[int]) -> bool:
         """Take the blocks of the next `chunk` tokens, preempting from the tail; False when the tail is `sequence`."""
+        if chunk <= -sequence.computed % self._config.block_size:
+            return True  # most steps: the last block has room for the next token
         blocks = blocks_for(sequence.computed + chunk, self._config.block_size)
         while not self._pool.grow(sequence.sequence_id, blocks):
             victim = self._preempt_last()
@@ -252,6 +268,7 @@ class SimEngine:
         victim = self._running.pop()
         self._pool.release(victim.sequence_id)
         victim.computed = 0
+        victim.preempted = True
         victim.unreported_preemptions += 1
         self._preemptions += 1
         self._waiting.appendleft(victim)
@@ -261,14 +278,36 @@ class SimEngine:
         admitted: list[int] = []
         while self._waiting and plan.budget > 0 and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
-            if self._pool.free < blocks_for(sequence.total_tokens, self._config.block_size):
+            if not self._begin(sequence):
                 break
             self._running.append(self._waiting.popleft())
             chunk = plan.chunk_of(sequence)
-            self._pool.grow(sequence.sequence_id, blocks_for(chunk, self._config.block_size))
-            plan.add(sequence, chunk)
+            self._pool.grow(sequence.sequence_id, blocks_for(sequence.computed + chunk, self._config.block_size))
+            self._schedule(plan, sequence, chunk)
             admitted.append(sequence.sequence_id)
         return tuple(admitted)
+
+    def _begin(self, sequence: _Sequence) -> bool:
+        """Skip what is cached of the sequence; False when the blocks for the rest are not free."""
+        size, tokens = self._config.block_size, sequence.total_tokens
+        shared = self._pool.adopt(
+            sequence.sequence_id, sequence.prefix[: (tokens - 1) // size], blocks_for(tokens, size)
+        )
+        if shared is None:
+            return False
+        sequence.computed = shared * size
+        if self._config.enable_prefix_caching and not sequence.preempted:
+            self._prefix_cache_queries += tokens
+            self._prefix_cache_hits += sequence.computed
+        return True
+
+    def _schedule(self, plan: _Plan, sequence: _Sequence, chunk: int) -> None:
+        """Compute the next `chunk` tokens in this step, and cache the blocks they fill."""
+        plan.add(sequence, chunk)
+        size, computed = self._config.block_size, sequence.computed
+        if sequence.prefix and computed % size + chunk >= size:
+            filled = sequence.prefix[computed // size : (computed + chunk) // size]
+            self._pool.publish(sequence.sequence_id, filled)
 
     def _seconds(self, plan: _Plan) -> float:
         config = self._config

@@ -46,6 +46,18 @@ def _plain(stats: EngineStats) -> tuple[tuple[str, str, str, float], ...]:
         ),
         ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", stats.prompt_tokens),
         ("generation_tokens_total", "counter", "Number of generation tokens processed.", stats.generation_tokens),
+        (
+            "prefix_cache_queries_total",
+            "counter",
+            "Prefix cache queries, in terms of number of queried tokens.",
+            stats.prefix_cache_queries,
+        ),
+        (
+            "prefix_cache_hits_total",
+            "counter",
+            "Prefix cache hits, in terms of number of cached tokens.",
+            stats.prefix_cache_hits,
+        ),
     )
 
 
@@ -64,7 +76,7 @@ def _cache(config: SimConfig) -> dict[str, str]:
     return {
         "block_size": str(config.block_size),
         "cache_dtype": "auto",
-        "enable_prefix_caching": "False",
+        "enable_prefix_caching": str(config.enable_prefix_caching),
         "engine": ENGINE_LABEL,
         "kv_cache_size_tokens": str(config.num_gpu_blocks * config.block_size),
         "num_gpu_blocks": str(config.num_gpu_blocks),

@@ -4,6 +4,7 @@ pydantic's lax mode is what vLLM validates with, so "5" and 5.0 are numbers, 5.5
 """
 
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
@@ -14,6 +15,7 @@ from kvguard.errors import InvalidRequest
 from kvguard.protocols import anthropic_prompt, responses_prompt
 from kvguard.protocols.fields import Fields, read_fields, write_fields
 from kvguard.protocols.prompts import ChatPrompt, Prompt, TokenPrompts
+from kvguard.simulator.blocks import chained_hashes
 from kvguard.simulator.config import SimConfig
 from kvguard.simulator.engine import SequenceRequest
 from kvguard.simulator.text import ChatMessage, chat_token_ids, compact_json, token_ids
@@ -63,6 +65,7 @@ class GenerationBody(BaseModel):
     ignore_eos: bool = False
     use_beam_search: bool = False
     temperature: float | None = None
+    cache_salt: str | None = None
 
 
 class CompletionBody(GenerationBody):
@@ -98,6 +101,7 @@ class ResponsesBody(BaseModel):
     max_output_tokens: int | None = None
     stream: bool | None = None
     ignore_eos: bool = False
+    cache_salt: str | None = None
 
 
 class CountBody(BaseModel):
@@ -125,6 +129,14 @@ class Call:
     continuous_usage: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompt:
+    """One prompt of a request; what is counted by its length alone shares no blocks."""
+
+    tokens: int
+    ids: Sequence[int] = ()
+
+
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
 
 
@@ -134,14 +146,14 @@ def completion_call(raw: bytes, config: SimConfig) -> Call:
     if body.use_beam_search and body.stream:
         raise ApiError("Streaming is not currently supported with beam search")
     cap = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _call(body, _prompt_lengths(body.prompt), cap, config)
+    return _call(body, _prompts(body.prompt), cap, config)
 
 
 def chat_call(raw: bytes, config: SimConfig) -> Call:
     body = _parse(raw, ChatBody)
     _check_model(body.model, config)
     cap = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return _call(body, [len(_chat_ids(body, body.messages))], cap, config)
+    return _call(body, [_of_ids(_chat_ids(body, body.messages))], cap, config)
 
 
 def messages_call(raw: bytes, config: SimConfig) -> Call:
@@ -152,7 +164,9 @@ def messages_call(raw: bytes, config: SimConfig) -> Call:
 
 def responses_call(raw: bytes, config: SimConfig) -> Call:
     body = _parse(raw, ResponsesBody)
-    shared = GenerationBody(model=body.model, stream=body.stream, ignore_eos=body.ignore_eos)
+    shared = GenerationBody(
+        model=body.model, stream=body.stream, ignore_eos=body.ignore_eos, cache_salt=body.cache_salt
+    )
     return _conversation_call(raw, responses_prompt.prompt_of, shared, body.max_output_tokens, config)
 
 
@@ -167,9 +181,9 @@ def _conversation_call(
         raise ApiError(error.message, kind="Bad Request", param=error.param) from error
     if isinstance(prompt, ChatPrompt):
         chat = _parse(write_fields(prompt.fields), TokenizeBody)
-        return _call(body, [len(_chat_ids(chat, chat.messages or []))], cap, config)
+        return _call(body, [_of_ids(_chat_ids(chat, chat.messages or []))], cap, config)
     if isinstance(prompt, TokenPrompts):
-        return _call(body, prompt.lengths, cap, config)
+        return _call(body, [_Prompt(tokens=length) for length in prompt.lengths], cap, config)
     raise ApiError("No earlier responses are kept.", kind="NotFoundError", param="previous_response_id", status=404)
 
 
@@ -235,17 +249,20 @@ def _check_model(model: str | None, config: SimConfig) -> None:
         raise ApiError(message, kind="NotFoundError", param="model", status=404)
 
 
-def _prompt_lengths(prompt: str | list[int] | list[str] | list[list[int]]) -> list[int]:
-    """Tokens of each prompt; a flat list of ids is one prompt."""
+def _prompts(prompt: str | list[int] | list[str] | list[list[int]]) -> list[_Prompt]:
+    """A flat list of ids is one prompt."""
     if isinstance(prompt, str):
-        return [len(token_ids(prompt))]
-    if all(isinstance(item, int) for item in prompt):
-        return [len(prompt)]
+        return [_of_ids(token_ids(prompt))]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if len(ids) == len(prompt):
+        return [_of_ids(ids)]
     if len(prompt) > MAX_PROMPTS:
         raise ApiError(f"prompt may hold at most {MAX_PROMPTS} entries, got {len(prompt)}", param="prompt")
-    return [
-        len(token_ids(item)) if isinstance(item, str) else len(item) for item in prompt if not isinstance(item, int)
-    ]
+    return [_of_ids(token_ids(item) if isinstance(item, str) else item) for item in prompt if not isinstance(item, int)]
+
+
+def _of_ids(ids: Sequence[int]) -> _Prompt:
+    return _Prompt(tokens=len(ids), ids=ids)
 
 
 def _chat_ids(body: ChatBody | TokenizeBody, messages: Sequence[MessageBody]) -> list[int]:
@@ -268,15 +285,15 @@ def _message(message: MessageBody) -> ChatMessage:
     return ChatMessage(role=message.role, content="\n".join(texts), extra=extra)
 
 
-def _call(body: GenerationBody, prompt_lengths: Sequence[int], cap: int | None, config: SimConfig) -> Call:
+def _call(body: GenerationBody, prompts: Sequence[_Prompt], cap: int | None, config: SimConfig) -> Call:
     n = _sequences_per_prompt(body)
     if body.stream_options is not None and not body.stream:
         raise ApiError("Stream options can only be defined when `stream=True`.", param="stream_options")
-    sequences = [_sequence(body, length, cap, config) for length in prompt_lengths]
+    sequences = [_sequence(body, prompt, cap, config) for prompt in prompts]
     options = body.stream_options or StreamOptions()
     return Call(
         sequences=tuple(sequence for sequence in sequences for _ in range(n)),
-        prompt_tokens=sum(prompt_lengths),
+        prompt_tokens=sum(prompt.tokens for prompt in prompts),
         stream=bool(body.stream),
         include_usage=options.include_usage,
         continuous_usage=options.include_usage and options.continuous_usage_stats,
@@ -294,25 +311,33 @@ def _sequences_per_prompt(body: GenerationBody) -> int:
     return n
 
 
-def _sequence(body: GenerationBody, prompt_tokens: int, cap: int | None, config: SimConfig) -> SequenceRequest:
+def _sequence(body: GenerationBody, prompt: _Prompt, cap: int | None, config: SimConfig) -> SequenceRequest:
     """Resolve the cap as vLLM does: refuse what cannot be meant, clamp what does not fit the context."""
     limit = config.max_model_len
     if cap is not None and cap > limit:
         message = f"max_tokens={cap} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
         raise ApiError(f"{message} (parameter=max_tokens, value={cap})", param="max_tokens")
-    _check_prompt_length(prompt_tokens, limit)
-    resolved = min(limit - prompt_tokens, limit if cap is None else cap)
+    _check_prompt_length(prompt.tokens, limit)
+    resolved = min(limit - prompt.tokens, limit if cap is None else cap)
     if resolved < 1:
         raise ApiError(f"max_tokens must be at least 1, got {resolved}.", param="max_tokens")
     if body.min_tokens > resolved:
         message = f"min_tokens must be less than or equal to max_tokens={resolved}, got {body.min_tokens}."
         raise ApiError(message, param="min_tokens")
     return SequenceRequest(
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=prompt.tokens,
         max_tokens=resolved,
         min_tokens=body.min_tokens,
         ignore_eos=body.ignore_eos,
+        prefix=_prefix(prompt, body.cache_salt, config),
     )
+
+
+def _prefix(prompt: _Prompt, cache_salt: str | None, config: SimConfig) -> tuple[int, ...]:
+    """The hashes of the prompt's blocks: only under the same salt are they the same."""
+    if not config.enable_prefix_caching:
+        return ()
+    return chained_hashes(prompt.ids, config.block_size, zlib.crc32((cache_salt or "").encode(errors="replace")))
 
 
 def _check_prompt_length(prompt_tokens: int, limit: int) -> None:

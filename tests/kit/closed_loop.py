@@ -196,6 +196,7 @@ def usage_of(stats: EngineStats, config: SimConfig) -> EngineUsage:
         capacity_tokens=stats.usable_blocks * config.block_size,
         block_size=config.block_size,
         pool_block_size=config.block_size,
+        prefix_caching=config.enable_prefix_caching,
         used_ratio=stats.usage_ratio,
         running=stats.running,
         waiting=stats.waiting,

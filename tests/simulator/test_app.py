@@ -198,3 +198,15 @@ async def test_a_body_has_a_bound(monkeypatch):
     async with serving() as client:
         response = await client.post("/v1/completions", json={"prompt": "a" * 20})
     assert (response.status_code, response.json()["error"]["code"]) == (413, 413)
+
+
+async def test_the_scrape_counts_what_the_prefix_cache_served():
+    """An equal chat hits all its full blocks but that of the last token; queries are whole prompts."""
+    async with serving(SimConfig(**FAST, block_size=4, max_model_len=512, enable_prefix_caching=True)) as client:
+        body = {"messages": [{"role": "user", "content": "a b c d e f g h"}], "max_tokens": 2, "ignore_eos": True}
+        for _ in range(2):
+            await client.post("/v1/chat/completions", json=body)
+        seen = await samples(client)
+    assert seen[("vllm:prefix_cache_queries_total",)] == 22
+    assert seen[("vllm:prefix_cache_hits_total",)] == 8
+    assert seen[("vllm:kv_cache_usage_perc",)] == 0

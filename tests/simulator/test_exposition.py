@@ -16,6 +16,8 @@ STATS = EngineStats(
     preemptions_reported=7,
     prompt_tokens=185044,
     generation_tokens=6149,
+    prefix_cache_queries=184946,
+    prefix_cache_hits=159872,
     finished_stop=9,
     finished_length=377,
 )
@@ -32,6 +34,8 @@ def test_every_number_has_its_series():
         ("vllm:num_preemptions_total",): 7,
         ("vllm:prompt_tokens_total",): 185044,
         ("vllm:generation_tokens_total",): 6149,
+        ("vllm:prefix_cache_queries_total",): 184946,
+        ("vllm:prefix_cache_hits_total",): 159872,
         ("vllm:request_success_total", "stop"): 9,
         ("vllm:request_success_total", "length"): 377,
         ("vllm:request_success_total", "abort"): 0,
@@ -56,7 +60,7 @@ def test_lines_look_as_vllm_writes_them():
     assert "# TYPE vllm:num_requests_running gauge\n" in text
     assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 4.0\n' in text
     assert 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 9.0\n' in text
-    assert text.count("# HELP") == text.count("# TYPE") == 9
+    assert text.count("# HELP") == text.count("# TYPE") == 11
 
 
 def test_a_model_name_is_escaped():
@@ -64,3 +68,9 @@ def test_a_model_name_is_escaped():
     text = render(SimConfig(model='a"b\\c\nd'), STATS)
     names = {s.labels.get("model_name") for f in text_string_to_metric_families(text) for s in f.samples}
     assert names == {'a"b\\c\nd', None}
+
+
+def test_the_page_says_whether_prefixes_are_shared():
+    """The label reads as Python writes it, which is how vLLM does."""
+    text = render(SimConfig(enable_prefix_caching=True), STATS)
+    assert 'enable_prefix_caching="True"' in text

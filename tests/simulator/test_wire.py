@@ -4,7 +4,7 @@ import json
 import pytest
 
 from kvguard.simulator.config import SimConfig
-from kvguard.simulator.wire import ApiError, chat_call, completion_call, tokenize_answer
+from kvguard.simulator.wire import ApiError, chat_call, completion_call, messages_call, responses_call, tokenize_answer
 
 CONFIG = SimConfig(max_model_len=100)
 
@@ -239,3 +239,52 @@ def test_tokenize_counts_what_a_call_will_cost():
     assert answer["max_model_len"] == 100
     assert tokenize_answer(b'{"prompt": "hello"}', CONFIG)["count"] == completion(prompt="hello").prompt_tokens
     assert refusal(tokenize_answer, {})["param"] == "body.prompt"
+
+
+SHARING = SimConfig(max_model_len=100, block_size=4, enable_prefix_caching=True)
+TEXT = {"prompt": "a b c d e f g h i"}
+CHAT = {"messages": [{"role": "user", "content": "a b c d e f g"}]}
+RESPONSE = {"input": "a b c d e f g"}
+
+
+def prefix(parse, body, config=SHARING):
+    return parse(json.dumps(body).encode(), config).sequences[0].prefix
+
+
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [
+        (completion_call, TEXT),
+        (completion_call, {"prompt": [5, 6, 7, 8, 9, 10, 11, 12, 13]}),
+        (chat_call, CHAT),
+        (messages_call, {**CHAT, "max_tokens": 5}),
+        (responses_call, RESPONSE),
+    ],
+)
+def test_every_full_block_of_a_prompt_has_its_hash(parse, body):
+    """The same body has the same hashes whoever sends it, and none while prefixes are not shared."""
+    assert len(prefix(parse, body)) == 2
+    assert prefix(parse, body) == prefix(parse, {**body, "user": "someone"})
+    assert prefix(parse, body, CONFIG) == ()
+
+
+@pytest.mark.parametrize(("parse", "body"), [(completion_call, TEXT), (chat_call, CHAT), (responses_call, RESPONSE)])
+def test_a_salt_keeps_prefixes_apart(parse, body):
+    """Only requests with the same salt share, and those without one do not share with them."""
+    salted = [prefix(parse, {**body, "cache_salt": salt}) for salt in ("x", "x", "y")]
+    assert salted[0] == salted[1]
+    assert not set(salted[0]) & (set(salted[2]) | set(prefix(parse, body)))
+
+
+def test_prompts_that_begin_alike_share_their_beginning():
+    """A conversation that goes on keeps the blocks of what was said."""
+    longer = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "yes and no and yes"}]}
+    assert prefix(chat_call, longer)[:2] == prefix(chat_call, CHAT)
+    assert prefix(completion_call, {"prompt": "z" + TEXT["prompt"]})[0] != prefix(completion_call, TEXT)[0]
+
+
+def test_a_prompt_of_which_only_the_length_is_read_shares_nothing():
+    """Token ids that replace the messages are counted and not kept."""
+    body = {**RESPONSE, "kv_transfer_params": {"prompt_token_ids": [1] * 12}}
+    call = responses_call(json.dumps(body).encode(), SHARING)
+    assert (call.prompt_tokens, call.sequences[0].prefix) == (12, ())
