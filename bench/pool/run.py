@@ -97,23 +97,27 @@ def loaded(backends: int, ratio: float, seed: int) -> Load:
     return Load(rng, controller, live)
 
 
+def taken(load: Load, decisions: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of each decision and of each search for the fewest requests, in turn."""
+    ours, least = [], []
+    for _ in range(WARM):
+        load.between()
+        load.decide()
+    for _ in range(decisions):
+        load.between()
+        ours.append(load.decide() * 1e3)
+        least.append(load.least_requests() * 1e3)
+    return ours, least
+
+
 def measure(decisions: int, seed: int) -> str:
     lines = [
         "| backends | load | decision p50, ms | p99, ms | fewest requests p50, ms | ratio of the p50s |",
         "|---|---|---|---|---|---|",
     ]
     for backends in BACKENDS:
-        loads = {name: loaded(backends, ratio, seed) for name, ratio in LOADS.items()}
-        taken: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in loads}
-        for number in range(WARM + decisions):
-            for name, load in loads.items():  # in turn, because the machine's speed varies
-                load.between()
-                if number < WARM:
-                    load.decide()
-                    continue
-                taken[name][0].append(load.decide() * 1e3)
-                taken[name][1].append(load.least_requests() * 1e3)
-        for name, (ours, least) in taken.items():
+        for name, ratio in LOADS.items():
+            ours, least = taken(loaded(backends, ratio, seed), decisions)
             p50, p99, plain = quantile(ours, 0.5), quantile(ours, 0.99), quantile(least, 0.5)
             lines.append(f"| {backends} | {name} | {p50:.2f} | {p99:.2f} | {plain:.4f} | {p50 / plain:.0f} |")
     return "\n".join(lines)

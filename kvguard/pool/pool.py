@@ -1,6 +1,5 @@
 """Every backend of one kvguard: who may be asked about a request, in what order, and where its like went before."""
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,10 +30,9 @@ class RoutingHints:
 
 
 NO_HINTS: Final = RoutingHints()
-# So many are all weighed to the block. Of more, those that promised least are, and the others only while none of these
-# takes the request: with about the same on each, whether the emptiest or the next is chosen makes no difference.
+# So many are all weighed to the block. Of more, the one that promised least and the preferred one are, and the others
+# only while neither takes the request: with about the same on each, the emptiest or the next makes no difference.
 FEW: Final = 4
-_LEAST_PROMISED: Final = 2
 
 
 class Pool:
@@ -85,9 +83,11 @@ class Pool:
         return (backend for backend in self.backends if _open(backend, now))
 
     def _serving(self, model: str | None) -> Sequence[Backend]:
+        if model is None:
+            return self.backends
         listing = [backend for backend in self.backends if model in backend.models]
-        if listing or model is None:
-            return listing or self.backends
+        if listing:
+            return listing
         return [backend for backend in self.backends if not backend.models] or self.backends
 
     def answering(self, now: float) -> tuple[Backend, ...]:
@@ -126,8 +126,8 @@ def _promised(backend: Backend) -> float:
 
 
 def shortlist(asked: Sequence[Backend], preferred: Backend | None) -> list[Backend]:
-    """Those of `asked` to look at first: all of a few, of many the ones that promised least and the preferred one."""
+    """Those of `asked` to look at first: all of a few, of many the one that promised least and the preferred one."""
     if len(asked) <= FEW:
         return list(asked)
-    first = heapq.nsmallest(_LEAST_PROMISED, asked, _promised)
-    return first if preferred is None or preferred in first or preferred not in asked else [*first, preferred]
+    least = min(asked, key=_promised)
+    return [least] if preferred is None or preferred is least or preferred not in asked else [least, preferred]
