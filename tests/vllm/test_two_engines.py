@@ -77,20 +77,25 @@ async def test_one_is_killed_under_load_and_comes_back(
             os.killpg(other._process.pid, signal.SIGKILL)
             load.phase = "one"
             await guard.until(lambda: load.count("one", "whole") >= 30)
-            other.stop()
-            with VllmServer(
+            # Clients and kvguard go on while servers end and start.
+            await asyncio.to_thread(other.stop)
+            third = VllmServer(
                 vllm_model,
                 num_blocks=64 + 1,
                 extra_args=QUICK,
                 engine_cpus=last_cpu(),
                 port=other.port,
                 log_path=tmp_path / "third.log",
-            ):
+            )
+            await asyncio.to_thread(third.start)
+            try:
                 await guard.until(back_on(second), seconds=60)
                 load.phase = "again"
                 await guard.until(lambda: load.count("again", "whole") >= 30 and second.ledger.live > 0)
                 load.stopping = True
                 await asyncio.wait(clients)
+            finally:
+                await asyncio.to_thread(third.stop)
     failures = {key: number for key, number in load.seen.items() if key[1] != "whole"}
     print(f"in flight on the killed engine: {in_flight}; seen by clients: {dict(load.seen)}")
     assert set(failures) <= {
