@@ -103,7 +103,8 @@ SAME_HEADERS = {"tenant_header": "x-a", "priority_header": "x-a"}
             {"backends": [{"url": "http://a:1"}, {"url": "x"}, {"url": "http://a:1"}], "listen": {"port": 9090}},
             [
                 "listen: port and admin_port must differ",
-                "backends.1.url: must be http(s)://host:port, tgi+http(s)://host:port, sim:// or sim+tgi://",
+                "backends.1.url: must be http(s)://host:port, tgi+http(s)://host:port, (tgi+)dns+http://name:port, "
+                "sim:// or sim+tgi://",
             ],
         ),
         # A backend's unknown key does not hide that two have one name; a wrong name does.

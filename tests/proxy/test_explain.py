@@ -193,7 +193,8 @@ def test_what_is_shared_is_told() -> None:
     route = VLLM.generating[COMPLETIONS]
     request = marked(route.parse(json.dumps(body).encode()), route, [], DEGRADE)
     (before,) = explained(explainer, body)["backends"]
-    controller.admit(asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL)).demand_on, None, NOW)
+    candidate = asyncio.run(counted(request, COUNTER, POLICY.candidates, NORMAL, []))
+    controller.admit(controller.call(candidate.demand_on), NOW)
     (after,) = explained(explainer, body)["backends"]
     assert [(each["shared_blocks"], each["blocks"]["prompt"]) for each in (before, after)] == [(0, 25), (18, 25)]
     assert after["ratios"]["with"]["projected"] == pytest.approx(0.32)
