@@ -67,6 +67,7 @@ class DecisionEvent:
     priority: str = ""
     record: DecisionRecord | None = None
     moved: bool = False
+    trace_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +86,4 @@ class EndEvent:
     count_source: str = ""
     prompt_tokens: int | None = None
     detail: str = ""
+    trace_id: str = ""
