@@ -57,7 +57,7 @@ def test_an_alert_fires_when_it_should_and_says_what_it_should(case: AlertCase, 
 
 
 def test_demand_in_tokens_adds_up(tmp_path: Path) -> None:
-    """Offered is what was asked for in all; admitted, trimmed and refused are its parts, and nothing is clipped at 1."""
+    """Offered is all that was asked for; admitted, trimmed and refused are its parts, and nothing is clipped at 1."""
     seen = {"prompt": "0+300x40", "requested": "0+600x40", "trimmed": "0+150x40", "rejected": "0+1500x40"}
     series = {tokens(kind): values for kind, values in seen.items()}
     for backend, replica, ratio in (("b", "a", "1.5"), ("b", "z", "1.25"), ("c", "a", "2")):
