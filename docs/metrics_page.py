@@ -29,7 +29,8 @@ known has no sample: absence is a state, never 0. Samples of `kvguard_requests_t
 `kvguard_time_to_first_byte_seconds` name the trace they belong to, where there is one, as an OpenMetrics exemplar
 (`trace_id`; Prometheus keeps it with `--enable-feature=exemplar-storage`).
 
-Rules and alerts on these are in `deploy/prometheus/`, what to do about an alert in [runbook](runbook.md).
+Rules and alerts on these are in [deploy/prometheus](../deploy/prometheus/README.md), what to do about an
+alert in [runbook](runbook.md).
 
 | Metric | Type | Labels | Meaning | When to look |
 |---|---|---|---|---|
