@@ -178,6 +178,17 @@ def test_a_longer_answer_never_lowers_the_peak(running: list[Run], asked: Run, r
 
 
 @deterministic
+@given(running=runs, shared=st.integers(0, 40), rule=block_rules())
+def test_the_peak_is_the_least_that_is_never_exceeded(running: list[Run], shared: int, rule: BlockRule) -> None:
+    """Looked for from the soonest end on, or from the latest back, it is the same."""
+    forecast = forecast_of(running, rule)
+    forecast.share(shared if running else 0)
+    profile = forecast.profile
+    assert profile.tokens_until(profile.peak) == 0
+    assert profile.peak == 0 or profile.tokens_until(profile.peak - 1) in {cell_end(cell) for cell in forecast.cells}
+
+
+@deterministic
 @given(running=runs, rule=block_rules(), seed=st.integers(0, 2**32))
 def test_taking_back_is_as_if_it_never_ran(running: list[Run], rule: BlockRule, seed: int) -> None:
     """In whatever order they come and go, what is left decides; nothing left is nothing held."""
