@@ -129,7 +129,7 @@ def test_near_the_end_the_peak_is_that_of_the_simulation(running: list[Run], rul
 
 
 @deterministic
-@given(running=runs, rule=block_rules())
+@given(running=runs, rule=block_rules(largest=800))
 def test_the_peak_is_never_below_that_of_the_simulation(running: list[Run], rule: BlockRule) -> None:
     """What is foreseen is enough, whatever the layout."""
     assert peak(running, rule) >= simulated_peak(running, rule)
@@ -144,7 +144,9 @@ def test_the_peak_is_never_above_that_of_answers_as_long_as_their_cells(running:
 
 @deterministic
 @given(
-    running=runs, more=st.builds(Run, st.integers(0, 150), st.integers(0, 400), st.integers(1, 4)), rule=block_rules()
+    running=runs,
+    more=st.builds(Run, st.integers(0, 150), st.integers(0, 400), st.integers(1, 4)),
+    rule=block_rules(largest=800),
 )
 def test_one_more_is_foreseen_as_if_it_ran_already(running: list[Run], more: Run, rule: BlockRule) -> None:
     """The peak with a candidate is what a simulation with it needs, and at most what admitting it forecasts."""
@@ -154,7 +156,7 @@ def test_one_more_is_foreseen_as_if_it_ran_already(running: list[Run], more: Run
 
 
 @deterministic
-@given(running=runs, more=runs, rule=block_rules())
+@given(running=runs, more=runs, rule=block_rules(largest=800))
 def test_more_sequences_never_lower_the_peak(running: list[Run], more: list[Run], rule: BlockRule) -> None:
     """Admitting more needs at least as many blocks."""
     assert peak([*running, *more], rule) >= peak(running, rule)
@@ -178,7 +180,7 @@ def test_a_longer_answer_never_lowers_the_peak(running: list[Run], asked: Run, r
 
 
 @deterministic
-@given(running=runs, shared=st.integers(0, 40), rule=block_rules())
+@given(running=runs, shared=st.integers(0, 40), rule=block_rules(largest=800))
 def test_the_peak_is_the_least_that_is_never_exceeded(running: list[Run], shared: int, rule: BlockRule) -> None:
     """Looked for from the soonest end on, or from the latest back, it is the same."""
     forecast = forecast_of(running, rule)
