@@ -46,7 +46,8 @@ from kvguard.reload import SECTIONS
 from kvguard.section import LEAST_SECONDS
 from kvguard.sections import TierSettings
 from kvguard.settings import Settings
-from kvguard.telemetry.events import DecisionEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, Outcome, Phase
+from kvguard.telemetry.lifecycle import LifecycleCollector
 from kvguard.telemetry.metrics import Metrics, PoolCollector
 
 HERE = Path(__file__).parent
@@ -255,6 +256,7 @@ def every_metric() -> Iterator[tuple[str, str, str, str]]:
     backend.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     backend.rule_fit = RuleFit(context_tokens=1, engine_blocks=1, predicted_blocks=1)
     registry.register(PoolCollector(Pool((backend,)), lambda: 0.0))
+    registry.register(LifecycleCollector(lambda: Phase.SERVING, lambda: True))
     for family in sorted(registry.collect(), key=lambda family: family.name):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = {label for sample in family.samples for label in sample.labels if label != "le"}
