@@ -17,7 +17,8 @@ from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import new_backend
 from kvguard.pool.pool import Pool
 from kvguard.telemetry.collector import PoolCollector
-from kvguard.telemetry.events import DecisionEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, Outcome, Phase
+from kvguard.telemetry.lifecycle import LifecycleCollector
 from kvguard.telemetry.metrics import Metrics
 
 METRICS = """# Metrics
@@ -111,6 +112,7 @@ def every_metric() -> Iterator[MetricRow]:
     backend.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     backend.rule_fit = RuleFit(context_tokens=1, engine_blocks=1, predicted_blocks=1)
     registry.register(PoolCollector(Pool((backend,)), lambda: 0.0))
+    registry.register(LifecycleCollector(lambda: Phase.SERVING, lambda: True))
     for family in sorted(registry.collect(), key=lambda family: family.name):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = {label for sample in family.samples for label in sample.labels if label != "le"}
