@@ -5,8 +5,9 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -21,11 +22,20 @@ from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError, UpstreamError, UpstreamUnreachable
 from kvguard.lifecycle import Lifecycle
 from kvguard.members import Members
-from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of, routes_of
+from kvguard.policies import (
+    Followers,
+    config_hash,
+    governance_of,
+    pipeline_policy,
+    policies_of,
+    routes_of,
+    shown_settings,
+)
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.explain import Explainer, ExplainPort
+from kvguard.proxy.live import Live, live_routes
 from kvguard.proxy.pipeline import Pipeline
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
 from kvguard.reload import Reloader, SettingsFile
@@ -39,6 +49,8 @@ from kvguard.state import StateFile, check_writable
 from kvguard.telemetry.collector import PoolCollector
 from kvguard.telemetry.decision_log import DecisionFile, check_appendable
 from kvguard.telemetry.lifecycle import LifecycleCollector, LifecycleLog
+from kvguard.telemetry.live.build import Facts
+from kvguard.telemetry.live.record import Record
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
 from kvguard.telemetry.reporter import Reporter
@@ -81,8 +93,9 @@ async def running(
         registry = CollectorRegistry()
         lengths = {each.label: OutputLengths(settings.forecast.policy()) for each in settings.backends}
         metrics = _metrics(asked, registry, clock)
+        record = Record(clock.now, clock.wall, lambda: metrics.settings.in_force.tenants)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
-        reporter = Reporter(metrics, DecisionLog(logger), file_of_decisions)
+        reporter = Reporter(metrics, DecisionLog(logger), record, file_of_decisions)
         controller = Controller(
             (),
             settings.admission_policy(),
@@ -92,9 +105,7 @@ async def running(
         )
         registry.register(PoolCollector(controller.pool, clock.now, lambda: metrics.settings.in_force))
         controller.recording = file_of_decisions is not None
-        if settings.forecast.state_file is not None:
-            state = StateFile(settings.forecast.state_file, lengths, reporter)
-            await stack.enter_async_context(state.kept(clock, settings.forecast.state_interval_seconds))
+        await _keep_state(settings, lengths, reporter, clock, stack)
         upstream = AiohttpUpstream(_limits(settings))
         stack.push_async_callback(upstream.close)
         policy = pipeline_policy(settings)
@@ -108,10 +119,7 @@ async def running(
         stack.push_async_callback(members.close)
         steps = LifecycleLog(logger)
         lifecycle = Lifecycle(controller, app.open, pipeline.line, clock, steps, members.troubles)
-        lifecycle.ready_without_backend = settings.listen.ready_without_backend
-        members.on_asked = lifecycle.look
-        registry.register(LifecycleCollector(lambda: lifecycle.phase, lambda: lifecycle.readiness().ready))
-        stack.push_async_callback(_cancelled, asyncio.create_task(lifecycle.remind()))
+        _follow_life(lifecycle, members, registry, ready_without_backend=settings.listen.ready_without_backend)
         explainer = Explainer(controller, counter, table, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
@@ -124,6 +132,10 @@ async def running(
 
         _join(members, settings)
         admin = create_admin(controller, registry, clock.now, explain, reporter, lifecycle.readiness)
+        facts = functools.partial(_facts, metrics, controller, lifecycle)
+        live = Live(controller, record, facts, lambda: shown_settings(members.settings), clock)
+        admin.include_router(live_routes(live))
+        _beside(stack, lifecycle.remind(), live.run())
         admin_server = await stack.enter_async_context(serving(admin, listeners[0]))
         stack.callback(lifecycle.ended)
         server = await stack.enter_async_context(serving(app, listeners[1]))
@@ -142,6 +154,49 @@ async def running(
             lifecycle=lifecycle,
             reloader=_following(file, asked, put, reporter, clock, stack),
         )
+
+
+def _follow_life(
+    lifecycle: Lifecycle, members: Members, registry: CollectorRegistry, *, ready_without_backend: bool
+) -> None:
+    """Let it hear of every look at a backend, and show it to those who scrape."""
+    lifecycle.ready_without_backend = ready_without_backend
+    members.on_asked = lifecycle.look
+    registry.register(LifecycleCollector(lambda: lifecycle.phase, lambda: lifecycle.readiness().ready))
+
+
+async def _keep_state(
+    settings: Settings,
+    lengths: Mapping[str, OutputLengths],
+    reporter: Reporter,
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Start from the state file, if there is one, and keep it while `stack` lasts."""
+    if settings.forecast.state_file is not None:
+        state = StateFile(settings.forecast.state_file, lengths, reporter)
+        await stack.enter_async_context(state.kept(clock, settings.forecast.state_interval_seconds))
+
+
+def _beside(stack: contextlib.AsyncExitStack, *runs: Coroutine[Any, Any, None]) -> None:
+    """Run these while `stack` lasts."""
+    for run in runs:
+        stack.push_async_callback(_cancelled, asyncio.create_task(run))
+
+
+def _facts(metrics: Metrics, controller: Controller, lifecycle: Lifecycle) -> Facts:
+    """What the live page tells beside the backends."""
+    in_force, room = metrics.settings.in_force, controller.room
+    return Facts(
+        version=__version__,
+        phase=lifecycle.phase.value,
+        ready=lifecycle.readiness().ready,
+        settings_hash=in_force.config_hash,
+        tiers=in_force.tiers,
+        shadowed=in_force.shadowed,
+        waiting=len(room),
+        waiting_most=room.policy.max_requests,
+    )
 
 
 def find_faults(settings: Settings) -> None:

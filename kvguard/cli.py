@@ -26,6 +26,7 @@ from kvguard.reload import SettingsFile
 from kvguard.replay import add_parser as add_replay
 from kvguard.settings import Settings
 from kvguard.sources import DEFAULT_FILE, load_settings, worker_faults
+from kvguard.status import add_parser as add_status
 from kvguard.telemetry.log import background_logging
 
 EXIT_CONFIG = 2
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     estimate.add_parser(commands)
     add_explain(commands)
     add_replay(commands)
+    add_status(commands)
     return parser
 
 

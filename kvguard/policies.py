@@ -138,6 +138,16 @@ def pipeline_policy(settings: Settings) -> PipelinePolicy:
     )
 
 
+# What an operator may want to turn when it gets full; who calls, and where things are, is nobody's business on a page.
+_SHOWN = ("tiers", "degrade", "reject", "waiting", "telemetry", "forecast", "routing", "health", "streams", "limits")
+
+
+def shown_settings(settings: Settings) -> dict[str, str]:
+    """The settings that the live page shows, by their dotted names."""
+    sections = settings.model_dump(mode="json", include=set(_SHOWN))
+    return {f"{section}.{name}": str(value) for section in _SHOWN for name, value in sections[section].items()}
+
+
 def config_hash(settings: Settings) -> str:
     """Short fingerprint of the settings in force, the same for the same settings."""
     return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]

@@ -8,6 +8,7 @@ are live; none is ever clamped: what does not add up is counted as a violation i
 import enum
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -298,6 +299,11 @@ class Ledger:
     def live(self) -> int:
         """Requests in flight."""
         return len(self._live)
+
+    @property
+    def reservations(self) -> Iterable[Reservation]:
+        """Those in flight, the oldest first."""
+        return self._live.values()
 
     @property
     def rule(self) -> BlockRule:

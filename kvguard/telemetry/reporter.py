@@ -6,6 +6,7 @@ from kvguard.admission.occupancy import TelemetryState
 from kvguard.pool.backend import ConditionChange, SizingReview, StandingChange, TierChange
 from kvguard.telemetry.decision_log import DecisionFile
 from kvguard.telemetry.events import DecisionEvent, EndEvent, WaitEnd
+from kvguard.telemetry.live.record import Record
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
 
@@ -13,15 +14,17 @@ from kvguard.telemetry.metrics import Metrics
 class Reporter:
     """The one thing the request path and the poller report to. Decisions go to `file` too, where there is one."""
 
-    def __init__(self, metrics: Metrics, log: DecisionLog, file: DecisionFile | None = None) -> None:
+    def __init__(self, metrics: Metrics, log: DecisionLog, live: Record, file: DecisionFile | None = None) -> None:
         self._metrics = metrics
         self._log = log
+        self._live = live
         self._file = file
 
     def decision(self, event: DecisionEvent) -> None:
         """A request was admitted, degraded or refused, or its backend failed."""
         self._metrics.decision(event)
         self._log.decision(event)
+        self._live.decision(event)
         if self._file is not None:
             self._file.decision(event)
 
@@ -34,15 +37,18 @@ class Reporter:
         """A backend's tier changed."""
         self._metrics.tier_change(change)
         self._log.tier_change(change)
+        self._live.tier_change(change)
 
     def condition_change(self, change: ConditionChange, *, now: float) -> None:
         """A backend's engine is in another condition."""
         self._log.condition_change(change, now=now)
+        self._live.condition_change(change)
 
     def standing(self, change: StandingChange | None) -> None:
         """A backend is given new requests, or not, unlike before."""
         if change is not None:
             self._log.standing(change)
+            self._live.standing(change)
 
     def shared_address(self, backend: str) -> None:
         """Several servers answer under the one address of a backend."""
