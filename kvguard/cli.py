@@ -16,6 +16,7 @@ import yaml
 from kvguard import __version__
 from kvguard.bootstrap import Service, find_faults, running
 from kvguard.clock import SystemClock
+from kvguard.completion import add_parser as add_completion
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.estimate import command as estimate
@@ -33,6 +34,36 @@ _ADDRESSES = (
     "model server: http(s)://host:port (vLLM), dns+http://name:port (one at each address), tgi+ before either (TGI), "
     "sim:// or sim+tgi://; repeatable"
 )
+
+
+_AS_WRITTEN = argparse.RawDescriptionHelpFormatter
+_SOURCES = """\
+settings come from, each over the next: options, environment variables, the file, defaults.
+  KVGUARD_TIERS__TRIM_AT=0.6 is tiers.trim_at; two underscores nest. See docs/configuration.md.
+"""
+_SERVING = f"""\
+{_SOURCES}
+signals:
+  SIGHUP   reads the settings file anew
+  SIGTERM  goes on as usual for listen.prestop_seconds, then refuses new requests, and ends with the last answer or
+           after listen.drain_seconds
+  SIGINT   does so without the first wait; a second signal of either kind ends at once
+
+exit status: 0 after a signal, 2 for faults in the settings, which are all listed
+
+examples:
+  kvguard serve --backend http://vllm:8000
+  kvguard serve --backend dns+http://vllm-headless:8000 --config /etc/kvguard/kvguard.yaml
+  kvguard serve                       in front of the embedded engine, to try it out
+"""
+_CHECKING = f"""\
+{_SOURCES}
+exit status: 0 when there is no fault, else 2
+
+examples:
+  kvguard check-config --config /etc/kvguard/kvguard.yaml
+  kvguard check-config --backend http://vllm:8000 > kvguard.yaml
+"""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -56,26 +87,37 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kvguard", description="Admission control for LLM servers, by KV cache.")
     parser.add_argument("--version", action="version", version=f"kvguard {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="run the proxy")
+    serve = commands.add_parser(
+        "serve", help="run the proxy", description="Run the proxy.", epilog=_SERVING, formatter_class=_AS_WRITTEN
+    )
     _add_settings(serve)
-    serve.add_argument("--workers", type=int, help="refused unless 1: scale with replicas")
+    serve.add_argument("--workers", type=int, metavar="N", help="refused unless 1: scale with replicas")
     serve.set_defaults(run=_serve)
-    check = commands.add_parser("check-config", help="list every fault, or print the settings in force")
+    check = commands.add_parser(
+        "check-config",
+        help="list every fault, or print the settings in force",
+        description="List every fault of the settings, or print those in force as a file that gives the same.",
+        epilog=_CHECKING,
+        formatter_class=_AS_WRITTEN,
+    )
     _add_settings(check)
     check.set_defaults(run=_check, workers=None)
     estimate.add_parser(commands)
     add_explain(commands)
     add_replay(commands)
+    add_completion(commands, parser)
     return parser
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", action="append", metavar="URL", help=_ADDRESSES)
-    parser.add_argument("--host", help="address to listen on (0.0.0.0)")
-    parser.add_argument("--port", type=int, help="traffic port (8080)")
-    parser.add_argument("--admin-port", type=int, help="metrics and health port (9090)")
+    parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (0.0.0.0)")
+    parser.add_argument("--port", type=int, metavar="PORT", help="traffic port (8080)")
+    parser.add_argument("--admin-port", type=int, metavar="PORT", help="metrics and health port (9090)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (kvguard.yaml if there is one)")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="least level that is logged (info)"
+    )
 
 
 def _settings(chosen: argparse.Namespace) -> Settings:
