@@ -10,7 +10,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-routing bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs test-vllm test-package engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -40,6 +40,10 @@ docs: $(VENV)/.dev
 # hold back versions of what kvguard uses; TGI's own holds back those of the others.
 test-vllm: $(VENV)/.dev engine-and-clients
 	$(BIN)/pytest tests/vllm -m vllm -v
+
+# What is published, built and installed in environments of their own: a minute or two.
+test-package: $(VENV)/.dev
+	$(BIN)/pytest tests/package -m package -v
 
 engine-and-clients: $(CLIENTS_VENV)/.installed $(LEGACY_CLIENTS_VENV)/.installed
 	tests/vllm/install.sh
