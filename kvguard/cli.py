@@ -131,14 +131,28 @@ def _settings(chosen: argparse.Namespace) -> Settings:
     try:
         settings = load_settings(config=chosen.config, flags={name: value for name, value in flags.items() if value})
     except SettingsError as error:
-        raise SettingsError([*faults, *error.faults]) from error
+        raise error.beside(faults) from error
     if faults:
-        raise SettingsError(faults)
+        raise SettingsError(faults, sound=settings)
     return settings
 
 
+def _checked(chosen: argparse.Namespace) -> Settings:
+    """The settings; where they have faults, those of what would be built from the rest are told as well."""
+    try:
+        return _settings(chosen)
+    except SettingsError as error:
+        further: tuple[str, ...] = ()
+        if isinstance(error.sound, Settings):
+            try:
+                find_faults(error.sound, but=error.doubtful)
+            except SettingsError as found:
+                further = found.faults
+        raise SettingsError([*error.faults, *further]) from error
+
+
 def _check(chosen: argparse.Namespace) -> None:
-    settings = _settings(chosen)
+    settings = _checked(chosen)
     find_faults(settings)
     print(f"# settings in force, hash {config_hash(settings)}")
     print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
@@ -148,7 +162,7 @@ def _serve(chosen: argparse.Namespace) -> None:
     if chosen.config is None and DEFAULT_FILE.exists():
         # As if it had been named: a file that was there at the start and is gone later is no return to the defaults.
         chosen.config = DEFAULT_FILE
-    settings = _settings(chosen)
+    settings = _checked(chosen)
     _raise_file_limit()
     with (
         background_logging(settings.log.level, sys.stdout) as logger,
