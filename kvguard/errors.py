@@ -28,8 +28,8 @@ class InvalidRequest(KvguardError):
 
 
 class SettingsError(KvguardError):
-    """Every fault of a configuration, one line each. `sound` is what could be made of the rest, None where nothing could
-    be; what it says of the sections in `doubtful` is not what was meant.
+    """Every fault of a configuration, one line each. `sound` is what could be made of the rest, None where nothing
+    could; what it says of the sections in `doubtful` is not what was meant.
     """
 
     def __init__(self, faults: Sequence[str], *, sound: object = None, doubtful: frozenset[str] = frozenset()) -> None:
