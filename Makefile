@@ -34,7 +34,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 # The real engine and real clients, in environments of their own: see tests/vllm/. Clients bring pytest plugins along and
 # hold back versions of what kvguard uses; TGI's own holds back those of the others.
