@@ -80,8 +80,8 @@ def _allowed(kind: Any, metadata: tuple[Any, ...]) -> str:
         inner, *more = get_args(kind)
         return _allowed(inner, (*metadata, *more))
     if get_origin(kind) in (Union, types.UnionType):
-        (some,) = (part for part in get_args(kind) if part is not type(None))
-        return _allowed(some, metadata)
+        parts = [part for part in get_args(kind) if part is not type(None)]
+        return _allowed(parts[0], metadata) if len(parts) == 1 else "text"
     if get_origin(kind) is Literal:
         return _listed(get_args(kind))
     if get_origin(kind) in (tuple, list):
@@ -112,7 +112,7 @@ def _listed(values: Any) -> str:
 
 def _bounds(metadata: tuple[Any, ...]) -> str:
     """The bounds of a number; a time that may be off is off or sensible."""
-    if any(isinstance(each, AfterValidator) for each in metadata) and _OFF <= set(metadata):
+    if any(isinstance(each, AfterValidator) for each in metadata) and set(metadata) >= _OFF:
         return f"0, or at least {LEAST_SECONDS}"
     low, high = _bound(metadata, "ge", "gt"), _bound(metadata, "le", "lt")
     match low, high:

@@ -36,10 +36,11 @@ from kvguard.simulator.config import SimConfig, tgi_sim, vllm_sim
 from kvguard.simulator.tgi_app import create_tgi_app
 from kvguard.simulator.tgi_config import TgiSimConfig
 from kvguard.state import StateFile, check_writable
+from kvguard.telemetry.collector import PoolCollector
 from kvguard.telemetry.decision_log import DecisionFile, check_appendable
 from kvguard.telemetry.lifecycle import LifecycleCollector, LifecycleLog
 from kvguard.telemetry.log import DecisionLog
-from kvguard.telemetry.metrics import Metrics, PoolCollector
+from kvguard.telemetry.metrics import Metrics
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import CountSource, PromptCounter
 
@@ -79,7 +80,7 @@ async def running(
         asked, settings = settings, await _with_simulators(settings, clock, stack)
         registry = CollectorRegistry()
         lengths = {each.label: OutputLengths(settings.forecast.policy()) for each in settings.backends}
-        metrics = _metrics(asked, registry)
+        metrics = _metrics(asked, registry, clock)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
         reporter = Reporter(metrics, DecisionLog(logger), file_of_decisions)
         controller = Controller(
@@ -89,7 +90,7 @@ async def running(
             rng=rng,
             on_tier_change=reporter.tier_change,
         )
-        registry.register(PoolCollector(controller.pool, clock.now, lambda: metrics.tenants))
+        registry.register(PoolCollector(controller.pool, clock.now, lambda: metrics.settings.in_force))
         controller.recording = file_of_decisions is not None
         if settings.forecast.state_file is not None:
             state = StateFile(settings.forecast.state_file, lengths, reporter)
@@ -217,9 +218,9 @@ async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.Asy
     return known.model_copy(update={"name": backend.label, "url": f"{prefix}http://{LOOPBACK}:{port}"})
 
 
-def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
+def _metrics(settings: Settings, registry: CollectorRegistry, clock: Clock) -> Metrics:
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
+    metrics = Metrics(registry, version=__version__, wall=clock.wall)
     metrics.prepare(
         routes=tuple(routes_of(settings).generating),
         backends=[backend.label for backend in settings.backends if not backend.discovers],
@@ -236,7 +237,9 @@ def _decision_file(
     policy = settings.decision_log.policy()
     if policy is None:
         return None
-    file = DecisionFile(policy, wall=clock.wall, tenants=lambda: metrics.tenants, dropped=metrics.line_dropped)
+    file = DecisionFile(
+        policy, wall=clock.wall, tenants=lambda: metrics.settings.in_force.tenants, dropped=metrics.line_dropped
+    )
     stack.enter_context(file.written())
     return file
 

@@ -36,6 +36,7 @@ _WORD: Final = 64
 _COUNT: Final = (1 << _WORD) - 1
 _BLOCKS: Final = (1 << 2 * _WORD) - 1
 _FINAL: Final = _WORD
+_HEAD: Final = (1 << 3 * _WORD) - 1
 _GROUPS: Final = 3 * _WORD
 
 Cells = Mapping[int, Sequence[int]]
@@ -106,6 +107,7 @@ class _GroupSums:
         remainders = range(blocks_for(group.block_size, self._unit) + 1)
         self._with_remainder = [sum(1 << self._growing + _WORD * m for m in range(most + 1)) for most in remainders]
         self.end = self._growing + _WORD * len(remainders)
+        self.rounding_blocks = group.count if self._unit > 1 else 0
 
     def entry(self, tokens: int) -> int:
         """What one sequence adds that has so many tokens, slots ahead of them included."""
@@ -137,12 +139,14 @@ class _Layout:
             self.groups.append(_GroupSums(group, end, rule.lookahead_tokens))
             end = self.groups[-1].end
         self.words = struct.Struct(f"<{end // _WORD}Q")
+        # Where remainders are rounded up a sequence may seem to hold so much more than at its end.
+        self.rounding_blocks = sum(group.rounding_blocks for group in self.groups)
 
     def held(self, sums: int, tokens: int) -> int:
         """Blocks of all sequences once each has grown by `tokens`; what is reserved ahead counts whole at once."""
         if self._constant:
-            return sums >> _FINAL & _BLOCKS
-        blocks = (sums & _COUNT) * self._state_blocks
+            return (sums & _HEAD) >> _FINAL
+        blocks = (sums & _COUNT) * self._state_blocks if self._state_blocks else 0
         for group in self.groups:
             blocks += group.held(sums, tokens)
         return blocks
@@ -240,37 +244,56 @@ class Profile:
     def __init__(self, cells: Mapping[int, int], layout: _Layout, shared_blocks: int) -> None:
         self._layout = layout
         self._shared_blocks = shared_blocks
-        order = sorted(cells, reverse=True)
-        self._ends = [cell_end(cell) for cell in order]
-        self._final = [cells[cell] >> _FINAL & _BLOCKS for cell in order]
-        # What outlives each cell; the first is everything, the last nothing.
-        self._longer = list(accumulate((cells[cell] for cell in order), initial=0))
-        self._blocks = [
-            shared_blocks + final + layout.held(longer, end)
-            for final, longer, end in zip(self._final, self._longer, self._ends, strict=False)
-        ]
-        for listed in (self._ends, self._blocks, self._final, self._longer):
-            listed.reverse()
+        order = sorted(cells)
+        self._ends = list(map(cell_end, order))
+        # What is alive until the end of each cell; the first is everything, one more is nothing.
+        self._alive = list(accumulate((cells[cell] for cell in reversed(order)), initial=0))
+        self._alive.reverse()
+        self._final = [(alive & _HEAD) >> _FINAL for alive in self._alive]
+        # No more than this is ever held from each cell on: where a peak was found before, one need not look any more.
+        self._most = self._final
+        if rounding := layout.rounding_blocks:
+            self._most = [f + rounding * (alive & _COUNT) for f, alive in zip(self._final, self._alive, strict=True)]
+        self._blocks: dict[int, int] = {}
+
+    def _held(self, index: int) -> int:
+        """Blocks held while a cell ends, beside those that are shared."""
+        blocks = self._blocks.get(index)
+        if blocks is None:
+            ending = self._final[index] - self._final[index + 1]
+            blocks = self._blocks[index] = ending + self._layout.held(self._alive[index + 1], self._ends[index])
+        return blocks
+
+    def _most_held(self, indices: range, least: int) -> int:
+        """Most blocks held while any of these cells ends, or `least` if that is more."""
+        for index in indices:
+            if self._most[index] <= least:
+                break
+            least = max(least, self._held(index))
+        return least
 
     @property
     def peak(self) -> int:
         """Most blocks ever held at once."""
-        return max(self._blocks, default=0)
+        held = self._most_held(range(len(self._ends)), 0)
+        return self._shared_blocks + held if self._ends else 0
 
     def peak_with(self, course: Course) -> int:
         """The same with one more request that starts now."""
-        cell = cell_of(course.remaining)
-        shorter = bisect_left(self._ends, cell_end(cell))
-        in_cell = shorter < len(self._ends) and self._ends[shorter] == cell_end(cell)
-        longer = self._longer[shorter + 1 if in_cell else shorter]
+        end = cell_end(cell_of(course.remaining))
+        shorter = bisect_left(self._ends, end)
+        outlived = shorter + (shorter < len(self._ends) and self._ends[shorter] == end)
         final, more = course.final_blocks, course.shared_blocks
-        peak = self._shared_blocks + self._layout.held(longer, course.remaining) + final
-        peak += self._final[shorter] if in_cell else 0
-        for end, blocks in zip(self._ends[:shorter], self._blocks, strict=False):
+        peak = self._final[shorter] - self._final[outlived] + final
+        peak += self._layout.held(self._alive[outlived], course.remaining)
+        for index in range(shorter):
+            if self._most[index] + final <= peak:
+                return self._shared_blocks + peak
+            blocks = self._held(index)
             if blocks + final > peak:
-                kept = course.kept_blocks if end > course.kept_after else 0
-                peak = max(peak, blocks + more + kept + self._layout.held(course.sums, end))
-        return max(peak, more + max(self._blocks[shorter:], default=0))
+                kept = course.kept_blocks if self._ends[index] > course.kept_after else 0
+                peak = max(peak, blocks + more + kept + self._layout.held(course.sums, self._ends[index]))
+        return self._shared_blocks + more + self._most_held(range(shorter, len(self._ends)), peak - more)
 
     def tokens_until(self, blocks: float) -> int | None:
         """Tokens each sequence generates until no more than `blocks` are ever held again; None if that is never.
@@ -279,9 +302,10 @@ class Profile:
         """
         if blocks < 0:
             return None
-        for end, held in zip(reversed(self._ends), reversed(self._blocks), strict=True):
-            if held > blocks:
-                return end
+        alone = blocks - self._shared_blocks
+        for index in reversed(range(len(self._ends))):
+            if self._most[index] > alone and self._held(index) > alone:
+                return self._ends[index]
         return 0
 
 

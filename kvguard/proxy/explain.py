@@ -37,7 +37,7 @@ from kvguard.proxy.reading import BodyReader
 from kvguard.proxy.reads import Json, Read, explain_read
 from kvguard.proxy.refusal import STATUS, body_too_large, invalid_request, render
 from kvguard.proxy.upstream import Headers
-from kvguard.proxy.why import gauge_words, reasons
+from kvguard.proxy.why import choice, gauge_words, reasons
 from kvguard.telemetry.log import rounded
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import PromptCounter
@@ -174,7 +174,8 @@ class _Explaining:
             nobody = self.controller.nobody()
             verdict = {**self._refusal(None, nobody), "why": [self._nobody_why(nobody)]}
         else:
-            verdict = self._verdict(chosen)
+            takers = sum(report["decision"] in {"admit", "degrade"} for report in reports)
+            verdict = self._verdict(chosen, self._choice_why(chosen.backend, takers, len(asked)) if takers > 1 else ())
         name = speaks.name if speaks else None
         for report in reports:
             report["chosen"] = report["backend"] == name
@@ -193,8 +194,13 @@ class _Explaining:
         why = "every backend of this model is being drained" if self.controller.backends else "no backend is known"
         return f"refused ({reject.reason.value}), because {why}"
 
-    def _verdict(self, weighed: Weighed) -> Json:
-        decision, why = weighed.decision, self._why(weighed)
+    def _choice_why(self, chosen: Backend, takers: int, asked: int) -> tuple[str, ...]:
+        pool = self.controller.pool
+        preferred, margin = pool.preferred(self.candidate.hints.trail), pool.policy.affinity_margin
+        return (choice(chosen, preferred, takers=takers, asked=asked, margin=margin),)
+
+    def _verdict(self, weighed: Weighed, more: tuple[str, ...] = ()) -> Json:
+        decision, why = weighed.decision, [*self._why(weighed), *more]
         if isinstance(decision, Reject):
             return {**self._refusal(weighed.backend, decision), "why": why}
         changes = self._changes(weighed.backend, decision)

@@ -21,6 +21,7 @@ from kvguard.admission.policy import SequenceCut, TrimMode, degrade, floor_cap, 
 from kvguard.admission.reasons import RejectReason
 from kvguard.admission.tiers import Tier, TierRule, TierState, pressure_of, tier_of
 from kvguard.pool.backend import Backend
+from kvguard.pool.pool import FEW
 from kvguard.proxy.placement import Weighed
 
 _TRAITS = {
@@ -44,6 +45,18 @@ def reasons(weighed: Weighed, policy: AdmissionPolicy, tier: TierState, now: flo
     if policy.exempt and isinstance(decision, Admit):
         return (*_probe(weighed, now), "admitted unchanged, because its class is exempt (classes[].exempt)")
     return tuple(_Words(weighed, policy, tier, capacity, now).lines())
+
+
+def choice(chosen: Backend, preferred: Backend | None, *, takers: int, asked: int, margin: float) -> str:
+    """Why it is this one of several backends that take a request."""
+    if chosen is preferred:
+        return (
+            f"of {takers} backends that take it, it goes where prompts go that begin alike, as long as that one gets "
+            f"no more than {margin:g} fuller than the emptiest (routing.affinity_margin)"
+        )
+    if asked > FEW:
+        return f"of {takers} backends that take it, it goes to one that promised little of its blocks"
+    return f"of {takers} backends that take it, it goes to the one that gets the least full"
 
 
 def gauge_words(occupancy: Occupancy, now: float) -> str:

@@ -111,12 +111,12 @@ def aheads() -> st.SearchStrategy[Ahead]:
 
 
 @st.composite
-def block_rules(draw: st.DrawFn, *, windows: bool = True, ahead: bool = False) -> BlockRule:
-    """Any layout an engine may have: full, constant and perhaps sliding and chunked groups with blocks of any size.
+def block_rules(draw: st.DrawFn, *, windows: bool = True, ahead: bool = False, largest: int = 32) -> BlockRule:
+    """Any layout an engine may have: full, constant and perhaps sliding and chunked groups with blocks up to `largest`.
 
     With `ahead` the engine may be one that reserves.
     """
-    sizes, counts, kept = st.integers(1, 32), st.integers(1, 3), st.integers(1, 300)
+    sizes, counts, kept = st.integers(1, largest), st.integers(1, 3), st.integers(1, 300)
     groups = st.builds(BlockGroup, block_size=sizes, count=counts)
     if windows:
         groups |= st.builds(BlockGroup, block_size=sizes, count=counts, sliding_window=kept)

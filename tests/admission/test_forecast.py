@@ -129,7 +129,7 @@ def test_near_the_end_the_peak_is_that_of_the_simulation(running: list[Run], rul
 
 
 @deterministic
-@given(running=runs, rule=block_rules())
+@given(running=runs, rule=block_rules(largest=800))
 def test_the_peak_is_never_below_that_of_the_simulation(running: list[Run], rule: BlockRule) -> None:
     """What is foreseen is enough, whatever the layout."""
     assert peak(running, rule) >= simulated_peak(running, rule)
@@ -144,7 +144,9 @@ def test_the_peak_is_never_above_that_of_answers_as_long_as_their_cells(running:
 
 @deterministic
 @given(
-    running=runs, more=st.builds(Run, st.integers(0, 150), st.integers(0, 400), st.integers(1, 4)), rule=block_rules()
+    running=runs,
+    more=st.builds(Run, st.integers(0, 150), st.integers(0, 400), st.integers(1, 4)),
+    rule=block_rules(largest=800),
 )
 def test_one_more_is_foreseen_as_if_it_ran_already(running: list[Run], more: Run, rule: BlockRule) -> None:
     """The peak with a candidate is what a simulation with it needs, and at most what admitting it forecasts."""
@@ -154,7 +156,7 @@ def test_one_more_is_foreseen_as_if_it_ran_already(running: list[Run], more: Run
 
 
 @deterministic
-@given(running=runs, more=runs, rule=block_rules())
+@given(running=runs, more=runs, rule=block_rules(largest=800))
 def test_more_sequences_never_lower_the_peak(running: list[Run], more: list[Run], rule: BlockRule) -> None:
     """Admitting more needs at least as many blocks."""
     assert peak([*running, *more], rule) >= peak(running, rule)
@@ -175,6 +177,17 @@ def test_a_longer_answer_never_lowers_the_peak(running: list[Run], asked: Run, r
     longer = replace(asked, remaining=asked.remaining + 1)
     profile = forecast.profile
     assert profile.peak_with(longer.course(forecast)) >= profile.peak_with(asked.course(forecast)) >= profile.peak
+
+
+@deterministic
+@given(running=runs, shared=st.integers(0, 40), rule=block_rules(largest=800))
+def test_the_peak_is_the_least_that_is_never_exceeded(running: list[Run], shared: int, rule: BlockRule) -> None:
+    """Looked for from the soonest end on, or from the latest back, it is the same."""
+    forecast = forecast_of(running, rule)
+    forecast.share(shared if running else 0)
+    profile = forecast.profile
+    assert profile.tokens_until(profile.peak) == 0
+    assert profile.peak == 0 or profile.tokens_until(profile.peak - 1) in {cell_end(cell) for cell in forecast.cells}
 
 
 @deterministic

@@ -169,6 +169,9 @@ async def test_one_beginning_goes_to_one_backend() -> None:
         for turn in range(4):
             assert (await guard.chat(text + "and so on " * turn, max_tokens=1)).status_code == 200
         assert sorted(len(stub.hits) for stub in stubs) == [0, 0, 4]
+        chat = {"messages": [{"role": "user", "content": text + "and so on"}], "max_tokens": 1}
+        explained = (await guard.admin.post("/debug/explain?route=/v1/chat/completions", json=chat)).json()
+        assert "it goes where prompts go that begin alike" in explained["why"][-1]
         for stub in stubs:
             stub.hits.clear()
         for turn in range(4):

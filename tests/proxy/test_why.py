@@ -10,6 +10,7 @@ from kvguard.admission.decision import BlindPolicy
 from kvguard.admission.occupancy import Signal
 from kvguard.admission.tiers import Tier, TierPolicy, TierRule, TierState
 from kvguard.pool.backend import Backend
+from kvguard.proxy.why import choice
 from tests.admission.build import demand, sample
 from tests.kit.explaining import DEGRADE, NOW, SMALL, backend_at, explained, explainer_of, in_condition
 
@@ -337,3 +338,17 @@ def test_a_backend_that_cannot_be_reached_says_how_often_it_was_tried() -> None:
     assert why(backend)[0].startswith(
         "refused (backend_unreachable), because the backend cannot be reached (1 failures in a row), "
     )
+
+
+@pytest.mark.parametrize(
+    ("preferred", "asked", "words"),
+    [
+        (0, 2, "where prompts go that begin alike, as long as that one gets no more than 0.1 fuller"),
+        (1, 2, "to the one that gets the least full"),
+        (1, 5, "to one that promised little of its blocks"),
+    ],
+)
+def test_why_it_is_this_one_of_several(preferred: int, asked: int, words: str) -> None:
+    """Where prompts begin alike, or the emptiest; of many backends only a few were looked at closely."""
+    backends = [backend_at("a", 0.1), backend_at("b", 0.1)]
+    assert words in choice(backends[0], backends[preferred], takers=2, asked=asked, margin=0.1)
