@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -179,7 +180,8 @@ def _raise_file_limit() -> None:
     except ImportError:  # not on this system
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may not allow it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _loop_factory() -> Any:

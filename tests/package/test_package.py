@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,12 +24,16 @@ pytestmark = pytest.mark.package
 ROOT = Path(__file__).parents[2]
 # What is of use in the repository alone.
 NOT_PUBLISHED = (".ci/", ".git", ".dockerignore")
+# Nothing is found that is not installed.
+ELSEWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # noqa: TID251  for others
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def run(*command: object, cwd: Path | None = None) -> str:
     """What the command prints; one that fails shows all of it."""
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=ELSEWHERE, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -122,7 +127,7 @@ def serving(environment: Environment) -> Iterator[tuple[subprocess.Popen[str], i
     """The installed command in front of the embedded engine, and its port."""
     command = [environment.kvguard, "serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen([*map(str, command)], cwd=environment.path, **pipes) as process:
+    with subprocess.Popen([*map(str, command)], cwd=environment.path, env=ELSEWHERE, **pipes) as process:
         try:
             told = map(json.loads, iter(process.stdout.readline, ""))
             port = next(line["port"] for line in told if line["event"] == "started")
@@ -153,7 +158,7 @@ def test_type_checkers_see_the_types(clean: Environment, tmp_path: Path) -> None
     """A wrong call of the installed package is found."""
     (tmp_path / "wrong.py").write_text("from kvguard.admission.tiers import Tier\n\nname: int = Tier.TRIM.name\n")
     command = [sys.executable, "-m", "mypy", "--python-executable", str(clean.python), "wrong.py"]
-    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    checked = subprocess.run(command, cwd=tmp_path, env=ELSEWHERE, capture_output=True, text=True, check=False)
     assert 'expression has type "str", variable has type "int"' in checked.stdout
 
 
