@@ -170,7 +170,11 @@ def _serve(chosen: argparse.Namespace) -> None:
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
         file = SettingsFile(path=chosen.config or DEFAULT_FILE, load=functools.partial(_settings, chosen))
-        runner.run(_run(settings, file, logger))
+        try:
+            runner.run(_run(settings, file, logger))
+        except SettingsError:
+            find_faults(settings)  # all of them, where the first was only what was built first
+            raise
 
 
 def _raise_file_limit() -> None:

@@ -97,6 +97,15 @@ def test_check_config_tries_what_serving_would_build(capsys: pytest.CaptureFixtu
         assert part in error
 
 
+def test_serving_lists_all_that_cannot_be_built(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Not only what would have been built first."""
+    (tmp_path / "kvguard.yaml").write_text(f"tokens: {{tokenizer: {tmp_path}}}\noverrides: [{{routes: [/nowhere]}}]\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"])
+    assert ended.value.code == 2
+    assert [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()] == ["tokens.tokenizer", "overrides"]
+
+
 def test_a_port_in_use_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """The address is named and the command ends with 2."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
