@@ -11,7 +11,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm test-monitoring engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-routing bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs test-vllm test-monitoring test-package engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tuning bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -41,6 +41,10 @@ docs: $(VENV)/.dev
 # hold back versions of what kvguard uses; TGI's own holds back those of the others.
 test-vllm: $(VENV)/.dev engine-and-clients
 	$(BIN)/pytest tests/vllm -m vllm -v
+
+# What is published, built and installed in environments of their own: a minute or two.
+test-package: $(VENV)/.dev
+	$(BIN)/pytest tests/package -m package -v
 
 # A real Prometheus and a real Alertmanager, of Debian's packages where the machine has none.
 test-monitoring: $(VENV)/.dev
@@ -75,6 +79,9 @@ bench-pool: $(VENV)/.dev
 bench-simulated: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python -m bench.simulated.run $(ARGS)
+
+bench-tuning: $(VENV)/.dev
+	$(BIN)/python -m bench.tuning.run $(ARGS)
 
 bench-routing: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from docs.metrics_page import metrics
+from docs.setting_rows import allowed, incidents
 from kvguard import presets
 from kvguard.estimate import command as estimate
 from kvguard.estimate.document import document
@@ -48,6 +49,8 @@ Precedence: flag > environment > `kvguard.yaml` > default. Every name below is a
 names are faults, and `kvguard check-config` lists every fault at once or prints the settings in force. So are names
 that are there twice, empty texts, numbers in place of `true` and `false` or the reverse, and times below
 {LEAST_SECONDS} s; where 0 means something of its own, a time is 0 or at least that.
+
+What is in *italics* is the incident from the field that a setting is there for; `tests/cases/` has a test of each.
 
 ```yaml
 backends:
@@ -127,12 +130,16 @@ def configuration() -> str:
     for name, field in Settings.model_fields.items():
         section = type(field.default) if isinstance(field.default, BaseModel) else _listed(field.annotation)
         if section is None:
-            lines += [f"## `{name}`\n", f"{field.description} Default {_default(field)}.\n"]
+            may_be = f"Default {_default(field)}; may be {allowed(field)}."
+            lines += [f"## `{name}`\n", f"{field.description} {may_be}{incidents(name)}\n"]
             continue
         title = name if isinstance(field.default, BaseModel) else f"{name}[]"
         lines += [f"## `{title}`\n", f"{_sentence(section, field.description)}\n"]
-        lines += ["| Setting | Default | Meaning |", "|---|---|---|"]
-        lines += [f"| `{title}.{key}` | {default} | {text} |" for key, default, text in _rows(section)]
+        lines += ["| Setting | Default | May be | Meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{title}.{key}` | {default} | {may_be} | {text}{incidents(f'{title}.{key}')} |"
+            for key, default, may_be, text in _rows(section)
+        ]
         lines += ["", *_builtin_classes(), ""] if name == "classes" else [""]
     return "\n".join([*lines, GOVERNING])
 
@@ -157,12 +164,13 @@ def _sentence(section: type[BaseModel], description: str | None) -> str:
     return description or " ".join((section.__doc__ or "").split())
 
 
-def _rows(section: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
+def _rows(section: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
     for key, field in section.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from ((f"{key}.{name}", *rest) for name, *rest in _rows(type(field.default)))
         else:
-            yield key, _default(field), " ".join((field.description or "").split()).replace("|", "\\|")
+            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+            yield key, _default(field), allowed(field), meaning
         for part in get_args(field.annotation):
             if isinstance(part, type) and issubclass(part, BaseModel):
                 yield from ((f"{key}[].{name}", *rest) for name, *rest in _rows(part))

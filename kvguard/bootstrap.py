@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,28 +199,35 @@ def _facts(metrics: Metrics, controller: Controller, lifecycle: Lifecycle) -> Fa
     )
 
 
-def find_faults(settings: Settings) -> None:
-    """Try everything that is built from the settings. Raises SettingsError with all that cannot be."""
+def find_faults(settings: Settings, *, but: frozenset[str] = frozenset()) -> None:
+    """Try everything that is built from the settings, `but` nothing from these sections. Raises SettingsError with all
+    that cannot be.
+    """
     faults: list[str] = []
-    attempts: list[Callable[[], object]] = [
-        functools.partial(build_backend, settings, each) for each in settings.backends
-    ]
-    attempts += [functools.partial(reading_of, each) for each in settings.backends]
-    attempts += [functools.partial(simulated, each) for each in settings.backends]
-    attempts += [functools.partial(_try_counters, settings), functools.partial(governance_of, settings)]
-    if any(each.discovers for each in settings.backends):
-        attempts.append(functools.partial(Resolver, settings.discovery.policy()))
-    if settings.forecast.state_file is not None:
-        attempts.append(functools.partial(check_writable, settings.forecast.state_file))
-    if settings.decision_log.path is not None:
-        attempts.append(functools.partial(check_appendable, settings.decision_log.path))
-    for attempt in attempts:
+    for sections, attempt in _attempts(settings):
+        if sections & but:
+            continue
         try:
             attempt()
         except SettingsError as error:
             faults += error.faults
     if faults:
         raise SettingsError(faults)
+
+
+def _attempts(settings: Settings) -> Iterator[tuple[set[str], Callable[[], object]]]:
+    """What may fail, with the sections it depends on."""
+    for build in (functools.partial(build_backend, settings), reading_of, simulated):
+        for each in settings.backends:
+            yield {"backends"}, functools.partial(build, each)
+    yield {"tokens"}, functools.partial(_try_counters, settings)
+    yield {"backends", "overrides"}, functools.partial(governance_of, settings)
+    if any(each.discovers for each in settings.backends):
+        yield {"backends", "discovery"}, functools.partial(Resolver, settings.discovery.policy())
+    if settings.forecast.state_file is not None:
+        yield {"forecast"}, functools.partial(check_writable, settings.forecast.state_file)
+    if settings.decision_log.path is not None:
+        yield {"decision_log"}, functools.partial(check_appendable, settings.decision_log.path)
 
 
 def _try_counters(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -16,6 +17,7 @@ import yaml
 from kvguard import __version__
 from kvguard.bootstrap import Service, find_faults, running
 from kvguard.clock import SystemClock
+from kvguard.completion import add_parser as add_completion
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.estimate import command as estimate
@@ -34,6 +36,36 @@ _ADDRESSES = (
     "model server: http(s)://host:port (vLLM), dns+http://name:port (one at each address), tgi+ before either (TGI), "
     "sim:// or sim+tgi://; repeatable"
 )
+
+
+_AS_WRITTEN = argparse.RawDescriptionHelpFormatter
+_SOURCES = """\
+settings come from, each over the next: options, environment variables, the file, defaults.
+  KVGUARD_TIERS__TRIM_AT=0.6 is tiers.trim_at; two underscores nest. See docs/configuration.md.
+"""
+_SERVING = f"""\
+{_SOURCES}
+signals:
+  SIGHUP   reads the settings file anew
+  SIGTERM  goes on as usual for listen.prestop_seconds, then refuses new requests, and ends with the last answer or
+           after listen.drain_seconds
+  SIGINT   does so without the first wait; a second signal of either kind ends at once
+
+exit status: 0 after a signal, 2 for faults in the settings, which are all listed
+
+examples:
+  kvguard serve --backend http://vllm:8000
+  kvguard serve --backend dns+http://vllm-headless:8000 --config /etc/kvguard/kvguard.yaml
+  kvguard serve                       in front of the embedded engine, to try it out
+"""
+_CHECKING = f"""\
+{_SOURCES}
+exit status: 0 when there is no fault, else 2
+
+examples:
+  kvguard check-config --config /etc/kvguard/kvguard.yaml
+  kvguard check-config --backend http://vllm:8000 > kvguard.yaml
+"""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,27 +89,38 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kvguard", description="Admission control for LLM servers, by KV cache.")
     parser.add_argument("--version", action="version", version=f"kvguard {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="run the proxy")
+    serve = commands.add_parser(
+        "serve", help="run the proxy", description="Run the proxy.", epilog=_SERVING, formatter_class=_AS_WRITTEN
+    )
     _add_settings(serve)
-    serve.add_argument("--workers", type=int, help="refused unless 1: scale with replicas")
+    serve.add_argument("--workers", type=int, metavar="N", help="refused unless 1: scale with replicas")
     serve.set_defaults(run=_serve)
-    check = commands.add_parser("check-config", help="list every fault, or print the settings in force")
+    check = commands.add_parser(
+        "check-config",
+        help="list every fault, or print the settings in force",
+        description="List every fault of the settings, or print those in force as a file that gives the same.",
+        epilog=_CHECKING,
+        formatter_class=_AS_WRITTEN,
+    )
     _add_settings(check)
     check.set_defaults(run=_check, workers=None)
     estimate.add_parser(commands)
     add_explain(commands)
     add_replay(commands)
     add_status(commands)
+    add_completion(commands, parser)
     return parser
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", action="append", metavar="URL", help=_ADDRESSES)
-    parser.add_argument("--host", help="address to listen on (0.0.0.0)")
-    parser.add_argument("--port", type=int, help="traffic port (8080)")
-    parser.add_argument("--admin-port", type=int, help="metrics and health port (9090)")
+    parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (0.0.0.0)")
+    parser.add_argument("--port", type=int, metavar="PORT", help="traffic port (8080)")
+    parser.add_argument("--admin-port", type=int, metavar="PORT", help="metrics and health port (9090)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (kvguard.yaml if there is one)")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="least level that is logged (info)"
+    )
 
 
 def _settings(chosen: argparse.Namespace) -> Settings:
@@ -91,14 +134,28 @@ def _settings(chosen: argparse.Namespace) -> Settings:
     try:
         settings = load_settings(config=chosen.config, flags={name: value for name, value in flags.items() if value})
     except SettingsError as error:
-        raise SettingsError([*faults, *error.faults]) from error
+        raise error.beside(faults) from error
     if faults:
-        raise SettingsError(faults)
+        raise SettingsError(faults, sound=settings)
     return settings
 
 
+def _checked(chosen: argparse.Namespace) -> Settings:
+    """The settings; where they have faults, those of what would be built from the rest are told as well."""
+    try:
+        return _settings(chosen)
+    except SettingsError as error:
+        further: tuple[str, ...] = ()
+        if isinstance(error.sound, Settings):
+            try:
+                find_faults(error.sound, but=error.doubtful)
+            except SettingsError as found:
+                further = found.faults
+        raise SettingsError([*error.faults, *further]) from error
+
+
 def _check(chosen: argparse.Namespace) -> None:
-    settings = _settings(chosen)
+    settings = _checked(chosen)
     find_faults(settings)
     print(f"# settings in force, hash {config_hash(settings)}")
     print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
@@ -108,14 +165,18 @@ def _serve(chosen: argparse.Namespace) -> None:
     if chosen.config is None and DEFAULT_FILE.exists():
         # As if it had been named: a file that was there at the start and is gone later is no return to the defaults.
         chosen.config = DEFAULT_FILE
-    settings = _settings(chosen)
+    settings = _checked(chosen)
     _raise_file_limit()
     with (
         background_logging(settings.log.level, sys.stdout) as logger,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
         file = SettingsFile(path=chosen.config or DEFAULT_FILE, load=functools.partial(_settings, chosen))
-        runner.run(_run(settings, file, logger))
+        try:
+            runner.run(_run(settings, file, logger))
+        except SettingsError:
+            find_faults(settings)  # all of them, where the first was only what was built first
+            raise
 
 
 def _raise_file_limit() -> None:
@@ -125,7 +186,8 @@ def _raise_file_limit() -> None:
     except ImportError:  # not on this system
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may not allow it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _loop_factory() -> Any:

@@ -28,11 +28,19 @@ class InvalidRequest(KvguardError):
 
 
 class SettingsError(KvguardError):
-    """Every fault of a configuration, one line each."""
+    """Every fault of a configuration, one line each. `sound` is what could be made of the rest, None where nothing
+    could; what it says of the sections in `doubtful` is not what was meant.
+    """
 
-    def __init__(self, faults: Sequence[str]) -> None:
+    def __init__(self, faults: Sequence[str], *, sound: object = None, doubtful: frozenset[str] = frozenset()) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
+        self.sound = sound
+        self.doubtful = doubtful
+
+    def beside(self, faults: Sequence[str]) -> "SettingsError":
+        """The same with further faults before its own."""
+        return SettingsError((*faults, *self.faults), sound=self.sound, doubtful=self.doubtful)
 
 
 class DiscoveryError(KvguardError):

@@ -39,8 +39,22 @@ def _fault(detail: Any) -> Fault:
     return Fault(text=f"{named}: {text}" if named else text, places=tuple((*where, *place) for place in within))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """Each fault once, what is left without the settings at fault (None when faults stay), and those settings."""
+
+    faults: list[Fault]
+    sound: Given | None
+    doubtful: frozenset[Place]
+
+
 def every_fault(given: Given, look: Callable[[Given], Sequence[Fault]]) -> list[Fault]:
     """All that `look` finds in what is given, and in what is left of it without the settings at fault; each once."""
+    return review(given, look).faults
+
+
+def review(given: Given, look: Callable[[Given], Sequence[Fault]]) -> Review:
+    """The same, with what is left."""
     told: dict[str, Fault] = {}
     doubtful: set[Place] = set()
     while faults := look(given):
@@ -51,7 +65,8 @@ def every_fault(given: Given, look: Callable[[Given], Sequence[Fault]]) -> list[
             break
         for place in taken:
             given = _without(given, place)
-    return list(told.values())
+    sound = None if faults else given
+    return Review(faults=list(told.values()), sound=sound, doubtful=frozenset(doubtful))
 
 
 def _given_of(fault: Fault, given: Given) -> set[Place]:

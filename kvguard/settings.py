@@ -24,7 +24,7 @@ from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policies import NORMAL
 from kvguard.backend_sections import BackendSettings, DiscoverySettings, ModeChoice
 from kvguard.errors import SettingsError
-from kvguard.faults import Fault, Given, every_fault, faults_of
+from kvguard.faults import Fault, Given, faults_of, review
 from kvguard.policy_sections import (
     ALL_OTHERS,
     CLASSES,
@@ -142,8 +142,11 @@ class Settings(BaseSettings):
             except ValidationError as error:
                 return faults_of(error)
 
-        if faults := every_fault(given, look):
-            raise SettingsError([fault.text for fault in faults])
+        found = review(given, look)
+        if found.faults:
+            sound = None if found.sound is None else make(found.sound)
+            doubtful = frozenset(str(place[0]) for place in found.doubtful if place)
+            raise SettingsError([fault.text for fault in found.faults], sound=sound, doubtful=doubtful)
         return make(given)
 
     def faults(self) -> Iterator[Fault]:

@@ -22,20 +22,30 @@ _SERVICE_URL = re.compile(r"(tcp|udp)://.*")
 def load_settings(*, config: Path | None = None, flags: dict[str, Any] | None = None) -> Settings:
     """Read every source. Raises SettingsError listing every fault."""
     faults = _unknown_variables()
-    file = DEFAULT_FILE if config is None else config
     try:
-        content = read_mapping(file, names=setting_names(Settings))
-        if content is None and config is not None:
-            raise SettingsError([f"no such file: {file}"])
-        bound = type("Settings", (Settings,), {"file_content": content or {}})
+        content = _content(DEFAULT_FILE if config is None else config, required=config is not None)
+    except SettingsError as error:
+        if not isinstance(error.sound, dict):
+            raise error.beside(faults) from error
+        faults += error.faults
+        content = error.sound
+    try:
+        bound = type("Settings", (Settings,), {"file_content": content})
         settings: Settings = bound(**(flags or {}))
     except BrokenVariable as error:
-        faults.append(f"{error}: must be JSON")
+        raise SettingsError([*faults, f"{error}: must be JSON"]) from error
     except SettingsError as error:
-        faults += error.faults
+        raise error.beside(faults) from error
     if faults:
-        raise SettingsError(faults)
+        raise SettingsError(faults, sound=settings)
     return settings
+
+
+def _content(file: Path, *, required: bool) -> dict[str, Any]:
+    content = read_mapping(file, names=setting_names(Settings))
+    if content is None and required:
+        raise SettingsError([f"no such file: {file}"])
+    return content or {}
 
 
 def _unknown_variables() -> list[str]:

@@ -16,7 +16,8 @@ from kvguard.errors import SettingsError
 
 
 def read_mapping(file: Path, *, names: frozenset[str]) -> dict[str, Any] | None:
-    """What the file says; None where there is no such file. Raises SettingsError with every fault.
+    """What the file says; None where there is no such file. Raises SettingsError with every fault; of a name that is
+    there twice the last is taken for sound.
 
     `names` are those that may be told: of settings, that is.
     """
@@ -32,7 +33,8 @@ def read_mapping(file: Path, *, names: frozenset[str]) -> dict[str, Any] | None:
     elif not isinstance(content, dict | None):
         faults.append(f"must be a mapping of settings, not a {type(content).__name__}")
     if faults:
-        raise SettingsError([f"{file}: {fault}" for fault in faults])
+        sound = content if isinstance(content, dict) else None
+        raise SettingsError([f"{file}: {fault}" for fault in faults], sound=sound)
     return content or {}
 
 

@@ -97,6 +97,15 @@ def test_check_config_tries_what_serving_would_build(capsys: pytest.CaptureFixtu
         assert part in error
 
 
+def test_serving_lists_all_that_cannot_be_built(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Not only what would have been built first."""
+    (tmp_path / "kvguard.yaml").write_text(f"tokens: {{tokenizer: {tmp_path}}}\noverrides: [{{routes: [/nowhere]}}]\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"])
+    assert ended.value.code == 2
+    assert [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()] == ["tokens.tokenizer", "overrides"]
+
+
 def test_a_port_in_use_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """The address is named and the command ends with 2."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -226,4 +235,40 @@ def test_a_fault_of_several_settings_is_listed_beside_others(
     assert capsys.readouterr().err.splitlines() == [
         "kvguard: listen: port and admin_port must differ",
         "kvguard: waiting.max_requests: must be a number, not true or false",
+    ]
+
+
+def test_every_fault_is_listed_whatever_kind_it_is_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A name that is there twice, single settings, several together, and what cannot be built from those in order."""
+    (tmp_path / "kvguard.yaml").write_text(
+        "listen: {port: 9090}\n"
+        "waiting: {max_requests: true}\n"
+        "waiting: {max_requests: true}\n"
+        "identity: {trusted_proxies: [10.0.0.1/8]}\n"
+        "overrides: [{routes: [/nowhere], tiers: {trim_at: 0.6}}]\n"
+        f"tokens: {{tokenizer: {tmp_path}}}\n"
+    )
+    with pytest.raises(SystemExit):
+        main(["check-config"])
+    faults = [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert faults == [
+        "kvguard.yaml",
+        "listen",
+        "identity.trusted_proxies.0",
+        "waiting.max_requests",
+        "tokens.tokenizer",
+        "overrides",
+    ]
+
+
+def test_nothing_is_built_from_what_is_at_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Routes of TGI are no fault of an override only because the backends could not be read."""
+    (tmp_path / "kvguard.yaml").write_text(
+        "backends: [{url: 'tgi+http://a'}, {url: nowhere}]\noverrides: [{routes: [/generate], share: 2}]\n"
+    )
+    with pytest.raises(SystemExit):
+        main(["check-config"])
+    assert [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()] == [
+        "backends.1.url",
+        "overrides.0.share",
     ]

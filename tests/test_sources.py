@@ -151,6 +151,7 @@ def test_a_name_that_is_there_twice_is_a_fault(tmp_path: Path) -> None:
     assert faults_of(tmp_path, text) == (
         f"{tmp_path}/k.yaml: line 3: max_requests is there twice, first in line 2",
         f"{tmp_path}/k.yaml: line 7: a name is there twice, first in line 6",
+        "identity.keys: each name must be the first 16 hex digits of a key's SHA-256, in quotes; never the key",
     )
 
 

@@ -374,3 +374,15 @@ async def test_leaving_the_context_ends_what_is_open_in_the_same_way() -> None:
         answer = await client.answer()
         assert (answer.status, answer.json["error"]["code"]) == (503, "draining")
         assert told(guard, "stopped")["reservations"] == 0
+
+
+async def test_a_read_that_hangs_is_refused_at_the_end_too() -> None:
+    """It takes no KV, so it is no failed request in the metrics; its client is told all the same."""
+    async with running_stub(Stub(answer=hold)) as stub, guarding(stub) as guard:
+        asking = asyncio.ensure_future(guard.client.get("/version"))
+        await stub.until(lambda: any(hit.target == "/version" for hit in stub.hits))
+        async with leaving(guard, REFUSED_AT_ONCE) as left:
+            await left.pass_time(30)
+        answer = await asking
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+        assert told(guard, "drained")["cut"] == 1
