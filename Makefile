@@ -1,4 +1,5 @@
-# Everything needs Python 3.11+ and its package index only, except test-vllm and bench (see docs/development.md).
+# Everything needs Python 3.11+ and its package index only, except test-vllm, test-monitoring and bench (see
+# docs/development.md).
 PYTHON ?= python3
 BACKEND ?= sim://
 VENV := .venv
@@ -10,7 +11,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-routing bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs test-vllm test-monitoring engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -34,12 +35,17 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 # The real engine and real clients, in environments of their own: see tests/vllm/. Clients bring pytest plugins along and
 # hold back versions of what kvguard uses; TGI's own holds back those of the others.
 test-vllm: $(VENV)/.dev engine-and-clients
 	$(BIN)/pytest tests/vllm -m vllm -v
+
+# A real Prometheus and a real Alertmanager, of Debian's packages where the machine has none.
+test-monitoring: $(VENV)/.dev
+	tests/monitoring/install.sh
+	$(BIN)/pytest tests/monitoring -m monitoring -v
 
 engine-and-clients: $(CLIENTS_VENV)/.installed $(LEGACY_CLIENTS_VENV)/.installed
 	tests/vllm/install.sh

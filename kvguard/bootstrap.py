@@ -20,7 +20,7 @@ from kvguard.discovery import Resolver
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError, UpstreamError, UpstreamUnreachable
 from kvguard.members import Members
-from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of, routes_of
+from kvguard.policies import Followers, governance_of, pipeline_policy, policies_of, routes_of
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
@@ -35,9 +35,10 @@ from kvguard.simulator.config import SimConfig, tgi_sim, vllm_sim
 from kvguard.simulator.tgi_app import create_tgi_app
 from kvguard.simulator.tgi_config import TgiSimConfig
 from kvguard.state import StateFile, check_writable
+from kvguard.telemetry.collector import PoolCollector
 from kvguard.telemetry.decision_log import DecisionFile, check_appendable
 from kvguard.telemetry.log import DecisionLog
-from kvguard.telemetry.metrics import Metrics, PoolCollector
+from kvguard.telemetry.metrics import Metrics
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import CountSource, PromptCounter
 
@@ -76,7 +77,7 @@ async def running(
         asked, settings = settings, await _with_simulators(settings, clock, stack)
         registry = CollectorRegistry()
         lengths = {each.label: OutputLengths(settings.forecast.policy()) for each in settings.backends}
-        metrics = _metrics(asked, registry)
+        metrics = _metrics(asked, registry, clock)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
         reporter = Reporter(metrics, DecisionLog(logger), file_of_decisions)
         controller = Controller(
@@ -86,7 +87,7 @@ async def running(
             rng=rng,
             on_tier_change=reporter.tier_change,
         )
-        registry.register(PoolCollector(controller.pool, clock.now, lambda: metrics.tenants))
+        registry.register(PoolCollector(controller.pool, clock.now, lambda: metrics.settings.in_force))
         controller.recording = file_of_decisions is not None
         if settings.forecast.state_file is not None:
             state = StateFile(settings.forecast.state_file, lengths, reporter)
@@ -199,9 +200,9 @@ async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.Asy
     return known.model_copy(update={"name": backend.label, "url": f"{prefix}http://{LOOPBACK}:{port}"})
 
 
-def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
+def _metrics(settings: Settings, registry: CollectorRegistry, clock: Clock) -> Metrics:
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    metrics = Metrics(registry, version=__version__, config_hash=config_hash(settings))
+    metrics = Metrics(registry, version=__version__, wall=clock.wall)
     metrics.prepare(
         routes=tuple(routes_of(settings).generating),
         backends=[backend.label for backend in settings.backends if not backend.discovers],
@@ -218,7 +219,9 @@ def _decision_file(
     policy = settings.decision_log.policy()
     if policy is None:
         return None
-    file = DecisionFile(policy, wall=clock.wall, tenants=lambda: metrics.tenants, dropped=metrics.line_dropped)
+    file = DecisionFile(
+        policy, wall=clock.wall, tenants=lambda: metrics.settings.in_force.tenants, dropped=metrics.line_dropped
+    )
     stack.enter_context(file.written())
     return file
 

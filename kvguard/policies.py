@@ -24,6 +24,7 @@ from kvguard.proxy.governance import Governance
 from kvguard.proxy.identity import Caller, IdentityPolicy
 from kvguard.proxy.pipeline import PipelinePolicy
 from kvguard.settings import Settings
+from kvguard.telemetry.in_force import InForce
 from kvguard.telemetry.metrics import Metrics
 
 
@@ -33,7 +34,7 @@ class _Path(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What the settings come to; `occupancy` but for the capacity of each backend. `tenants` are known by name."""
+    """What the settings come to; `occupancy` but for the capacity of each backend. Metrics tell what is `in_force`."""
 
     governance: Governance
     retry: RetryPolicy
@@ -44,8 +45,7 @@ class Policies:
     occupancy: OccupancyPolicy
     routing: RoutingPolicy
     health: HealthPolicy
-    tenants: frozenset[str]
-    config_hash: str
+    in_force: InForce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +71,29 @@ class Followers:
             backend.bars.clear()
             backend.occupancy.lengths.follow(policies.lengths)
             backend.watch.policy = policies.signals
-        self.metrics.configured(config_hash=policies.config_hash, tenants=policies.tenants)
+        self.metrics.settings.put(policies.in_force)
 
 
 def policies_of(settings: Settings) -> Policies:
     """Build every policy. Raises SettingsError."""
+    governance, lengths = governance_of(settings), settings.forecast.policy()
     return Policies(
-        governance=governance_of(settings),
+        governance=governance,
         retry=settings.reject.policy(),
         waiting=settings.waiting.policy(),
         path=pipeline_policy(settings),
-        lengths=settings.forecast.policy(),
+        lengths=lengths,
         signals=settings.signal_policy(),
         occupancy=settings.occupancy_policy(),
         routing=settings.routing.policy(),
         health=settings.health.policy(),
-        tenants=frozenset(settings.tenant_names()),
-        config_hash=config_hash(settings),
+        in_force=InForce(
+            config_hash=config_hash(settings),
+            tiers=governance.table.default.tiers,
+            lengths=lengths,
+            tenants=frozenset(settings.tenant_names()),
+            shadowed=governance.shadowed,
+        ),
     )
 
 

@@ -69,4 +69,4 @@ def test_policies_are_made_of_the_settings() -> None:
     assert policies.health == HealthPolicy(failures=None, eject_seconds=1, max_eject_seconds=3)
     assert (policies.lengths.quantile, policies.retry.min_seconds, policies.path.retry_after_seconds) == (0.8, 2, 2)
     assert (policies.signals.stall_seconds, policies.signals.full_ratio) == (7, pytest.approx(0.88))
-    assert policies.config_hash == config_hash(settings) != config_hash(loaded())
+    assert policies.in_force.config_hash == config_hash(settings) != config_hash(loaded())

@@ -106,12 +106,13 @@ class Reporter:
 
     def reloaded(self, config_hash: str, *, changed: bool, kept: Sequence[str]) -> None:
         """The settings file was read anew; `kept` names what takes a restart."""
+        self._metrics.settings.reloaded()
         if changed or kept:
             self._log.reloaded(config_hash, changed=changed, kept=kept)
 
     def reload_failed(self, faults: Sequence[str]) -> None:
         """The settings file has faults; those in force stay."""
-        self._metrics.reload_failed()
+        self._metrics.settings.reload_failed()
         self._log.reload_failed(faults)
 
     def state(self, what: str, path: str, why: str) -> None:

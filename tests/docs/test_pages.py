@@ -1,12 +1,12 @@
 """The docs say what the code does."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from docs import generate
+from docs.metrics_page import every_metric
 from kvguard.admission.reasons import RejectReason
 from kvguard.protocols.routes import VLLM, RouteTable
 from kvguard.protocols.tgi_routes import TGI
@@ -15,25 +15,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATOR = _generator()
-
-
-@pytest.mark.parametrize("page", GENERATOR.PAGES)
+@pytest.mark.parametrize("page", generate.PAGES)
 def test_a_generated_page_is_up_to_date(page: str) -> None:
     """Every setting and metric is documented as it is; `make docs` brings a page up to date."""
-    assert (ROOT / "docs" / page).read_text() == GENERATOR.PAGES[page]()
+    assert (ROOT / "docs" / page).read_text() == generate.PAGES[page]()
 
 
 def test_every_metric_a_page_names_exists() -> None:
     """No page sends an operator after a metric that is not exported."""
-    known = {name for name, *_ in GENERATOR.every_metric()}
+    known = {row.name for row in every_metric()}
     known |= {f"{name}{end}" for name in known for end in ("_bucket", "_count", "_sum")}
     named = {name for page in PAGES for name in re.findall(r"\bkvguard_[a-z_]+\b", page.read_text())}
     assert named <= known

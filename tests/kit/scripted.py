@@ -109,7 +109,7 @@ class Front:
         self.clock, self.backend, self.registry = ManualClock(100.0), backend, CollectorRegistry()
         self.asked: list[UpstreamRequest] = []
         self.answer = Answer(b"{}", None, headers=JSON)
-        metrics = Metrics(self.registry, version="0", config_hash="")
+        metrics = Metrics(self.registry, version="0", wall=self.clock.wall)
         reporter = Reporter(metrics, DecisionLog(configure_logging("error", io.StringIO())))
         tiers = AdmissionPolicy(tiers=TierPolicy(), degrade=DegradePolicy())
         controller = Controller(

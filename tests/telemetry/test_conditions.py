@@ -10,7 +10,7 @@ from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import Backend, new_backend
 from kvguard.pool.pool import Pool
-from kvguard.telemetry.metrics import PoolCollector
+from kvguard.telemetry.collector import PoolCollector
 
 
 def made() -> Backend:
