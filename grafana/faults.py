@@ -30,7 +30,7 @@ def prediction() -> Row:
                 title="Answers longer than forecast",
                 description="Share of whole answers that outgrew their forecast, by where it came from "
                 "(`kvguard_forecast_exceeded_total` over `kvguard_forecast_answers_total`). Dashed: the share to "
-                "expect, 1 - `forecast.quantile`.",
+                "expect, 1 - `forecast.quantile` (`kvguard_forecast_quantile_ratio`).",
                 unit="percentunit",
                 bounds=(0, 1),
                 styles={"expected": EXPECTED},
@@ -136,6 +136,7 @@ def telemetry() -> Row:
                 title="Age of the gauge",
                 description="Seconds since the last good scrape (`kvguard_scrape_age_seconds`). Past "
                 "`telemetry.stale_after_seconds` it is stale.",
+                width=12,
                 unit="s",
                 queries=(
                     Query(expression=worst(of_backend("kvguard_scrape_age_seconds"), "backend"), legend="{{backend}}"),
@@ -146,6 +147,7 @@ def telemetry() -> Row:
                 description="Scrapes that gave no gauge (`kvguard_scrape_failures_total`), times a backend was taken "
                 "out for failing (`kvguard_backend_ejections_total`), and requests let through to a faulty engine to "
                 "see whether it is well again (`kvguard_engine_probes_total`).",
+                width=12,
                 unit="short",
                 queries=tuple(
                     Query(expression=total(increase(of_backend(f"kvguard_{name}_total")), "backend"), legend=legend)
@@ -160,6 +162,7 @@ def telemetry() -> Row:
                 title="Settings and releases",
                 description="Hash of the settings in force (`kvguard_config_info`) and release (`kvguard_build_info`) "
                 "of every instance. All replicas should have the same.",
+                width=16,
                 unit="none",
                 kind=Kind.TABLE,
                 columns={"instance": "Instance", "version": "Release", "hash": "Settings"},
@@ -167,6 +170,21 @@ def telemetry() -> Row:
                     Query(
                         expression=f"{ours('kvguard_build_info')} * on (job, instance) group_left (hash) "
                         f"{ours('kvguard_config_info')}"
+                    ),
+                ),
+            ),
+            Panel(
+                title="Age of the settings",
+                description="Time since the settings file was last read without faults, the start included "
+                "(`kvguard_config_last_reload_success_timestamp_seconds`). After a change it should be short on every "
+                "instance.",
+                unit="s",
+                kind=Kind.NUMBERS,
+                queries=(
+                    Query(
+                        expression="time() - max by (instance) "
+                        f"({ours('kvguard_config_last_reload_success_timestamp_seconds')})",
+                        legend="{{instance}}",
                     ),
                 ),
             ),

@@ -200,7 +200,7 @@ def _promises() -> Iterator[Panel]:
     here = f"count_over_time({ours('kvguard_build_info')}[$__range])"
     yield Panel(
         title="kvguard unreachable",
-        description="Instances that exported kvguard's metrics within the time shown and are not scraped now "
+        description="Instances that exported `kvguard_build_info` within the time shown and are not scraped now "
         "(`up`). Above 0: whatever else is on this page is old for them.",
         unit="none",
         kind=Kind.NUMBERS,
