@@ -35,6 +35,25 @@ Rules and alerts on these are in `deploy/prometheus/`, what to do about an alert
 |---|---|---|---|---|
 """
 
+SIZING = """
+## Demand, for autoscaling
+
+What is refused and trimmed is missing from the engines' own numbers, so they look fine once kvguard refuses. Demand is
+therefore counted before anything is taken off. In tokens a second, prompts and output, by `kvguard_tokens_total`:
+
+| Recorded as | From `kind` | Is |
+|---|---|---|
+| `job:kvguard_tokens_offered:rate5m` | prompt + requested + rejected | what clients asked for |
+| `job:kvguard_tokens_admitted:rate5m` | prompt + requested - trimmed | what was let through |
+| `job:kvguard_tokens_trimmed:rate5m` | trimmed | what was taken off admitted requests |
+| `job:kvguard_tokens_refused:rate5m` | rejected | what was refused |
+
+A request that is refused before it is read counts as a usual one; one that no server of this size could serve, or that
+is faulty, not at all. Clients that come back after a refusal count each time. `job:kvguard_demand_ratio:sum` says how
+many servers of the present size everything admitted and lately refused would fill: over the target fill, 0.7 say, it
+is the number of servers wanted, and it is not clipped at what there is.
+"""
+
 FORECASTS = """
 ## Do the length forecasts hold?
 
@@ -103,7 +122,7 @@ def metrics() -> str:
         f"| `{row.name}` | {row.kind} | {_labels(row)} | {row.meaning} | {CATALOG[row.name].look} |"
         for row in every_metric()
     ]
-    return METRICS + "\n".join(rows) + "\n" + _configured() + FORECASTS
+    return METRICS + "\n".join(rows) + "\n" + _configured() + SIZING + FORECASTS
 
 
 def _labels(row: MetricRow) -> str:

@@ -66,6 +66,7 @@ async def test_a_swapped_configmap_is_in_force_within_the_poll_time(tmp_path: Pa
         await poll_time(guard)
         assert (await guard.complete()).status_code == 503
         hashes.append(config_hash(guard))
+        assert guard.metric("kvguard_tier_threshold_ratio", tier="reject") == 0.5
         assert len(set(hashes)) == 2
         assert (reloads(guard)[-1]["level"], reloads(guard)[-1]["hash"]) == ("info", hashes[1])
 
@@ -74,6 +75,7 @@ async def test_a_swapped_configmap_is_in_force_within_the_poll_time(tmp_path: Pa
             mount.publish(broken)
             await poll_time(guard)
             assert guard.metric("kvguard_config_reload_failures_total") == failures + 1
+            assert guard.metric("kvguard_config_last_reload_successful") == 0
             assert (await guard.complete()).status_code == 503
             assert config_hash(guard) == hashes[1]
             assert (reloads(guard)[-1]["level"], reloads(guard)[-1]["event"]) == ("error", "reload_failed")
@@ -83,6 +85,9 @@ async def test_a_swapped_configmap_is_in_force_within_the_poll_time(tmp_path: Pa
         await poll_time(guard)
         assert (await guard.complete()).status_code == 200
         assert config_hash(guard) == hashes[0]
+        assert guard.metric("kvguard_config_last_reload_successful") == 1
+        succeeded_at = guard.metric("kvguard_config_last_reload_success_timestamp_seconds")
+        assert succeeded_at == pytest.approx(guard.clock.wall(), abs=SETTLE_SECONDS)
 
 
 async def test_everything_in_the_policy_follows_and_what_runs_is_left_alone(tmp_path: Path) -> None:

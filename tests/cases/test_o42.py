@@ -73,8 +73,10 @@ async def test_only_what_is_in_shadow_passes() -> None:
     stub = Stub(page=exposition(0.97))
     async with running_stub(stub), guarding(stub, identity=TRUSTED, classes=classes) as guard:
         assert [await send(guard), await send(guard, x_priority="new")] == [503, 200]
-    async with running_stub(stub), guarding(stub, mode="shadow", backend={"mode": "enforce"}) as guard:
-        assert await send(guard) == 503
+    for mode, status, shown in (("enforce", 503, 0), ("shadow", 200, 1)):
+        async with running_stub(stub), guarding(stub, mode="shadow", backend={"mode": mode}) as guard:
+            assert await send(guard) == status
+            assert guard.metric("kvguard_shadow_mode", backend="b0") == shown
 
 
 async def test_a_full_backend_in_shadow_takes_what_a_full_enforced_one_refuses() -> None:

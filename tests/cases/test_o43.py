@@ -30,3 +30,19 @@ async def test_what_is_refused_unread_counts_as_what_such_requests_hold() -> Non
         answers = [await guard.complete([1] * 16, max_tokens=16) for _ in range(2)]
         assert {answer.headers.get("x-kvguard-reason") for answer in answers} == {"saturated"}
         assert backend.refused_blocks.value(now) - before >= 2 * 90
+
+
+async def test_offered_tokens_are_those_admitted_trimmed_and_refused() -> None:
+    """A whole request, one that is trimmed, one refused for its size and one refused unread: all that was asked for is
+    counted, and each token as what became of it.
+    """
+    async with running_stub(Stub(page=exposition(0.1))) as stub, guarding(stub) as guard:
+        for ratio, tokens, status in ((0.1, 100, 200), (0.72, 100, 200), (0.94, 64, 503), (0.97, 100, 503)):
+            stub.page = exposition(ratio)
+            await guard.scrape()
+            answer = await guard.complete([1] * 20, max_tokens=tokens)
+            assert answer.status_code == status
+        kinds = ("prompt", "requested", "trimmed", "rejected")
+        counted = {kind: guard.metric("kvguard_tokens_total", kind=kind) for kind in kinds}
+        usual = (120 + 120 + 84) / 3
+        assert counted == {"prompt": 40, "requested": 200, "trimmed": 36, "rejected": pytest.approx(84 + usual)}

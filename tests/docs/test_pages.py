@@ -10,6 +10,7 @@ from docs.metrics_page import every_metric
 from kvguard.admission.reasons import RejectReason
 from kvguard.protocols.routes import VLLM, RouteTable
 from kvguard.protocols.tgi_routes import TGI
+from tests.deploy.rules import rules
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,8 +26,16 @@ def test_every_metric_a_page_names_exists() -> None:
     """No page sends an operator after a metric that is not exported."""
     known = {row.name for row in every_metric()}
     known |= {f"{name}{end}" for name in known for end in ("_bucket", "_count", "_sum")}
-    named = {name for page in PAGES for name in re.findall(r"\bkvguard_[a-z_]+\b", page.read_text())}
+    named = {name for page in PAGES for name in re.findall(r"(?<![:\w])kvguard_[a-z_]+\b", page.read_text())}
     assert named <= known
+
+
+def test_every_recorded_series_a_page_names_is_recorded() -> None:
+    """By the rules that are shipped, and under that name."""
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    named = {name for page in PAGES for name in re.findall(r"\b[a-z_]+:kvguard_[a-z_]+:\w+", page.read_text())}
+    assert named
+    assert named <= recorded
 
 
 def test_every_reason_is_documented() -> None:
