@@ -1,0 +1,87 @@
+"""A real Prometheus answers every query of the dashboard, and has something to show for it."""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grafana.generate import FILE
+from grafana.reading import choices, filled, panels, read
+from tests.monitoring.overload import overload
+from tests.monitoring.process import eventually
+from tests.monitoring.prometheus import Prometheus
+from tests.monitoring.scene import TGI, Scene, running_scene
+
+DEADLINE_SECONDS = 90.0
+BOARD = read(FILE)
+FIRST_ROW = 13
+# What a twin does not say.
+UNSAID = {
+    "Block rule against the engine": "the twin does not publish how many requests of full context it holds",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An expression of a panel as Prometheus is asked it, and the labels that the panel names."""
+
+    panel: str
+    expression: str
+    labels: frozenset[str]
+
+    @property
+    def of_tgi(self) -> bool:
+        return "tgi_" in self.expression
+
+
+def asked() -> Iterator[Asked]:
+    """Every expression."""
+    values = choices(BOARD)
+    for panel in panels(BOARD):
+        for target in panel["targets"]:
+            labels = {*re.findall(r"{{(\w+)}}", target["legendFormat"]), *_columns(panel)}
+            yield Asked(panel["title"], filled(target["expr"], values), frozenset(labels))
+
+
+def _columns(panel: dict[str, Any]) -> Iterator[str]:
+    for each in panel.get("transformations", []):
+        yield from each["options"].get("include", {}).get("names", [])
+
+
+def is_answered(prometheus: Prometheus, asked: Asked) -> bool:
+    """Whether there was a number with these labels within the last minute. Raises ValueError for what Prometheus does
+    not take.
+    """
+    series = prometheus.query_range(asked.expression, seconds=60, step=2)
+    named = [each for each in series if asked.labels <= each.labels.keys()]
+    return any(math.isfinite(value) for each in named for _, value in each.points)
+
+
+def answer_all(scene: Scene, wanted: set[Asked]) -> None:
+    """Wait, under load that is too much, until each has had an answer."""
+    left = set(wanted)
+
+    def look() -> bool:
+        scene.try_out()
+        left.difference_update([each for each in left if is_answered(scene.prometheus, each)])
+        return not left
+
+    with overload(scene.kvguard.url, max_tokens=300), contextlib.suppress(AssertionError):
+        eventually(look, seconds=DEADLINE_SECONDS, what="every query is answered")
+    assert not left, "\n".join(f"{each.panel}: {each.expression}" for each in left)
+
+
+def test_every_query_is_answered_in_front_of_vllm(tmp_path: Path) -> None:
+    """After an overload no panel is empty, but those of an engine that is not there."""
+    with running_scene(tmp_path, everything=True) as scene:
+        answer_all(scene, {each for each in asked() if not each.of_tgi and each.panel not in UNSAID})
+
+
+def test_every_query_about_tgi_is_answered_in_front_of_tgi(tmp_path: Path) -> None:
+    """The panels beside TGI, and the first row, are not empty either."""
+    first = {panel["title"] for panel in panels(BOARD) if panel["gridPos"]["y"] < FIRST_ROW}
+    with running_scene(tmp_path, engine=TGI) as scene:
+        answer_all(scene, {each for each in asked() if each.of_tgi or each.panel in first})
