@@ -11,7 +11,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs dashboard test-vllm test-monitoring engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-routing bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs dashboard dashboard-pictures test-vllm test-monitoring engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -39,6 +39,11 @@ docs: $(VENV)/.dev
 
 dashboard: $(VENV)/.dev
 	$(BIN)/python -m grafana.generate
+
+# Of an overload that is recorded by a real Prometheus; takes three minutes.
+dashboard-pictures: $(VENV)/.dev
+	tests/monitoring/install.sh
+	$(BIN)/python -m grafana.pictures
 
 # The real engine and real clients, in environments of their own: see tests/vllm/. Clients bring pytest plugins along and
 # hold back versions of what kvguard uses; TGI's own holds back those of the others.

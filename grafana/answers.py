@@ -17,6 +17,7 @@ COLOURS = {
     "purple": "#b877d9",
     "blue": "#5794f2",
     "gray": GRAY,
+    "light-purple": "#ca95e5",
 }
 PALETTE = ("#73bf69", "#e0b400", "#5794f2", "#ff9830", "#b877d9", "#56d4c8", "#f2495c", "#8ab8ff")
 
@@ -52,7 +53,7 @@ class Shown:
         for target, series in zip(self.panel["targets"], self.answers, strict=True):
             for each in series:
                 if any(math.isfinite(value) for _, value in each.points):
-                    yield _legend(target["legendFormat"], each.labels), each
+                    yield _legend(target["legendFormat"], each.labels) or self.panel["title"], each
 
     def _curve(self, number: int, name: str, series: Series) -> "Curve":
         style = next((o for o in self.panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == name), None)
@@ -63,6 +64,7 @@ class Shown:
             labels=series.labels,
             points=series.points,
             colour=COLOURS[colour] if colour else PALETTE[number % len(PALETTE)],
+            fixed=colour is not None,
             width=wanted.get("custom.lineWidth", 1),
             dashed="custom.lineStyle" in wanted,
             shade_to=wanted.get("custom.fillBelowTo", ""),
@@ -84,12 +86,13 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """A series as it is drawn."""
+    """A series as it is drawn. Its colour is `fixed` where the panel says so, else one of the palette."""
 
     name: str
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
     colour: str
+    fixed: bool = False
     width: int = 1
     dashed: bool = False
     shade_to: str = ""
@@ -123,5 +126,7 @@ def formatted(value: float, unit: str, decimals: int | None = None) -> str:
 
 
 def _scaled(value: float, steps: Sequence[tuple[float, str]]) -> str:
+    if value == 0:
+        return f"0 {steps[0][1]}" if steps[0][1] == "s" else "0"
     size, name = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     return f"{value / size:.3g} {name}".strip()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from grafana.panel import Colour, Kind, Panel, Query, Row
 from grafana.queries import JOB, called, increase, of_backend, ours, quantile, rate, share, total, worst
-from grafana.states import TROUBLE, holds, trouble
+from grafana.states import OUTCOMES, TROUBLE, holds, trouble
 
 ENFORCED = 'mode="enforce"'
 DECIDED = 'outcome!="failed"'
@@ -123,6 +123,7 @@ def _tiles() -> Iterator[Panel]:
         description="Requests a second by what was decided (`kvguard_requests_total`): passed as they came, degraded "
         "(trimmed or one sequence only), refused, and admitted but failed by the server.",
         unit="reqps",
+        styles=OUTCOMES,
         kind=Kind.NUMBERS,
         width=5,
         height=6,

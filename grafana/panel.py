@@ -31,6 +31,7 @@ class Colour(enum.Enum):
     REJECT = "red"
     FAULT = "purple"
     PLAIN = "blue"
+    FORECAST = "light-purple"
     DIM = "gray"
 
 

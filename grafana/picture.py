@@ -4,6 +4,7 @@ Takes place, title, unit, colours, bands and names of values from the dashboard'
 docs shows what the dashboard shows.
 """
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,8 +18,10 @@ PAGE, SURFACE, EDGE, TEXT = "#111217", "#181b1f", "#2c3235", "#d8d9da"
 COLUMN_INCHES, LINE_INCHES, GAP_INCHES = 0.6, 0.34, 0.05
 # Within a panel: what its title, its time axis and each line of its legend take.
 TITLE_INCHES, AXIS_INCHES, LEGEND_INCHES, SIDE_INCHES = 0.3, 0.24, 0.17, 0.55
+MARK_INCHES = 0.14
 LEGEND_COLUMNS = 3
 DPI = 100
+PALETTE_SIZE = 96
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +39,7 @@ def draw(shown: Sequence[Shown], period: Period, file: Path) -> None:
 
     mpl.use("agg")
     from matplotlib import pyplot
+    from PIL import Image
 
     tops = _tops(shown)
     lines = max(tops[s.panel["gridPos"]["y"]] + s.panel["gridPos"]["h"] for s in shown)
@@ -43,10 +47,14 @@ def draw(shown: Sequence[Shown], period: Period, file: Path) -> None:
         figure = pyplot.figure(figsize=(WIDTH * COLUMN_INCHES, lines * LINE_INCHES), facecolor=PAGE)
         for each in shown:
             place = each.panel["gridPos"]
-            box = _Box(figure, x=place["x"], y=tops[place["y"]], w=place["w"], h=place["h"], lines=lines)
+            # Of a panel for each of its values there is one here, which then has the width for itself.
+            width = WIDTH if "repeat" in each.panel else place["w"]
+            box = _Box(figure, x=place["x"], y=tops[place["y"]], w=width, h=place["h"], lines=lines)
             _panel(box, each, period)
-        figure.savefig(file, dpi=DPI, facecolor=PAGE, metadata={"Software": None})
+        figure.savefig(drawn := io.BytesIO(), dpi=DPI, facecolor=PAGE, format="png")
         pyplot.close(figure)
+    # A few colours are enough, and a third of the bytes.
+    Image.open(drawn).convert("RGB").quantize(PALETTE_SIZE).save(file, format="png", optimize=True)
 
 
 _STYLE: Any = {
@@ -60,6 +68,7 @@ _STYLE: Any = {
     "ytick.labelsize": 7.5,
     "font.size": 8,
     "font.family": "DejaVu Sans",
+    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
@@ -134,7 +143,7 @@ def _panel(box: _Box, shown: Shown, period: Period) -> None:
 def _lines(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) -> None:
     rows = -(-len(curves) // LEGEND_COLUMNS)
     bottom = AXIS_INCHES + 0.1 + rows * LEGEND_INCHES
-    axes = box.axes(left=SIDE_INCHES, right=0.15, top=TITLE_INCHES + 0.05, bottom=bottom)
+    axes = box.axes(left=SIDE_INCHES, right=0.15, top=TITLE_INCHES + MARK_INCHES, bottom=bottom)
     if shown.defaults["custom"]["stacking"]["mode"] == "normal":
         times = sorted({at for curve in curves for at, _ in curve.points})
         values = [[dict(curve.points).get(at, 0.0) for at in times] for curve in curves]
@@ -142,15 +151,15 @@ def _lines(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) -> 
     else:
         for curve in curves:
             _line(axes, curve, {each.name: each for each in curves})
-    _time(axes, period, names=True)
+    _time(axes, period)
     low, high = shown.defaults.get("min"), shown.defaults.get("max")
     axes.set_ylim(bottom=low, top=None if high is None else high * 1.02)
-    if low == 0 and axes.get_ylim()[1] <= 1e-9:
+    if low == 0 and not any(value for curve in curves for _, value in curve.points):
         axes.set_ylim(top=1)
-    axes.yaxis.set_major_locator(_ticker().MaxNLocator(4))
+    axes.yaxis.set_major_locator(_ticker().MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(lambda value, _: formatted(value, shown.defaults["unit"]))
     axes.grid(axis="y", color=EDGE, linewidth=0.6)
-    under = -(AXIS_INCHES + 0.02) / (box.inches[1] - TITLE_INCHES - 0.05 - bottom)
+    under = -(AXIS_INCHES + 0.02) / (box.inches[1] - TITLE_INCHES - MARK_INCHES - bottom)
     axes.legend(
         loc="upper left",
         bbox_to_anchor=(-0.02, under),
@@ -185,11 +194,10 @@ def _line(axes: Any, curve: Curve, by_name: Mapping[str, Curve]) -> None:
 
 def _states(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) -> None:
     axes = box.axes(left=0.15, right=0.15, top=TITLE_INCHES + 0.25, bottom=AXIS_INCHES + 0.3)
-    met: dict[str, str] = {}
+    met: dict[float, tuple[str, str]] = {}
     for number, curve in enumerate(reversed(curves)):
         for (start, value), (end, _) in pairwise((*curve.points, (period.end, curve.last))):
-            text, colour = shown.meaning(value)
-            met[text] = colour
+            met[value] = _, colour = shown.meaning(value)
             axes.broken_barh([(start, end - start)], (number + 0.1, 0.8), color=colour, linewidth=0)
         axes.text(
             0.01, number + 0.5, curve.name, va="center", color=PAGE, weight="bold", transform=axes.get_yaxis_transform()
@@ -197,11 +205,11 @@ def _states(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) ->
     axes.set_ylim(0, len(curves))
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    _time(axes, period, names=True)
+    _time(axes, period)
     from matplotlib.patches import Patch
 
     axes.legend(
-        handles=[Patch(color=colour, label=text) for text, colour in met.items()],
+        handles=[Patch(color=colour, label=text) for _, (text, colour) in sorted(met.items())],
         loc="upper left",
         bbox_to_anchor=(0, -0.26 / (box.inches[1] - TITLE_INCHES - AXIS_INCHES - 0.55)),
         ncols=6,
@@ -212,15 +220,14 @@ def _states(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) ->
     )
 
 
-def _time(axes: Any, period: Period, *, names: bool) -> None:
+def _time(axes: Any, period: Period) -> None:
     axes.set_xlim(period.start, period.end)
     axes.xaxis.set_major_locator(_ticker().FixedLocator(list(_minutes(period))))
     axes.xaxis.set_major_formatter(lambda at, _: f"{(at - period.start) // 60:.0f}:{(at - period.start) % 60:02.0f}")
     axes.tick_params(length=2)
     for name, at in period.marks.items():
         axes.axvline(at, color=GRAY, linewidth=0.6, alpha=0.7, zorder=1)
-        if names:
-            axes.text(at, 1.01, f" {name}", fontsize=6.5, color=GRAY, va="bottom", transform=axes.get_xaxis_transform())
+        axes.text(at, 1.01, f" {name}", fontsize=6.5, color=GRAY, va="bottom", transform=axes.get_xaxis_transform())
 
 
 def _minutes(period: Period) -> Iterator[float]:
@@ -238,7 +245,8 @@ def _numbers(box: _Box, shown: Shown, curves: Sequence[Curve]) -> None:
     axes.set_ylim(0, len(curves))
     for number, curve in enumerate(reversed(curves)):
         text, colour = shown.meaning(curve.last)
-        axes.add_patch(Rectangle((0, number + 0.05), 1, 0.9, facecolor=colour, linewidth=0))
+        facecolor = curve.colour if curve.fixed else colour
+        axes.add_patch(Rectangle((0, number + 0.05), 1, 0.9, facecolor=facecolor, linewidth=0))
         axes.text(0.04, number + 0.5, curve.name, va="center", color=PAGE, fontsize=8.5)
         axes.text(0.96, number + 0.5, text, va="center", ha="right", color=PAGE, fontsize=12, weight="bold")
 

@@ -1,13 +1,19 @@
-"""States of backends as numbers a timeline can draw, and what each number is called.
+"""Outcomes in their colours, and states of backends as numbers a timeline can draw, with names and colours.
 
 0 to 3 are tiers, so that the largest of all is the worst; from 10 on something is broken rather than busy.
 """
 
 from collections.abc import Mapping
 
-from grafana.panel import Colour, Meaning
+from grafana.panel import Colour, Meaning, Style
 from grafana.queries import of_backend, worst
 
+OUTCOMES = {
+    "admitted": Style(colour=Colour.CALM),
+    "degraded": Style(colour=Colour.TRIM),
+    "rejected": Style(colour=Colour.REJECT),
+    "failed": Style(colour=Colour.FAULT),
+}
 TIERS = {
     0: Meaning(text="Normal", colour=Colour.CALM),
     1: Meaning(text="Trim", colour=Colour.TRIM),

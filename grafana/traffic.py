@@ -2,7 +2,7 @@
 
 from grafana.panel import Colour, Kind, Panel, Query, Row, Style
 from grafana.queries import increase, of_backend, ours, rate, share, total, worst
-from grafana.states import TIERS
+from grafana.states import OUTCOMES, TIERS
 
 ENFORCED = 'mode="enforce"'
 TIER_COLOURS = {"trim from": Colour.TRIM, "restrict from": Colour.RESTRICT, "reject from": Colour.REJECT}
@@ -12,9 +12,9 @@ def pressure() -> Row:
     """How full each backend is, where the tiers begin, and which were in force."""
     below = {"restrict from": "trim from", "reject from": "restrict from"}
     styles = {
-        "observed": Style(colour=Colour.PLAIN, width=1),
-        "projected": Style(colour=Colour.CALM, width=2),
-        "peak": Style(colour=Colour.FAULT, width=1),
+        "observed": Style(colour=Colour.DIM),
+        "projected": Style(colour=Colour.PLAIN, width=2),
+        "peak": Style(colour=Colour.FORECAST),
     } | {name: Style(colour=colour, dashed=True, shade_to=below.get(name, "")) for name, colour in TIER_COLOURS.items()}
     usage = Panel(
         title="Pressure of $backend",
@@ -49,6 +49,7 @@ def pressure() -> Row:
         "`tiers.exit_margin` or `tiers.min_dwell_seconds`.",
         unit="short",
         height=7,
+        styles={f"to tier {number}": Style(colour=meaning.colour) for number, meaning in TIERS.items()},
         queries=(
             Query(
                 expression=total(increase(of_backend("kvguard_tier_transitions_total")), "tier"),
@@ -62,12 +63,6 @@ def pressure() -> Row:
 def decisions() -> Row:
     """What was trimmed and refused, why, and of whom."""
     requests, callers = "kvguard_requests_total", "kvguard_caller_requests_total"
-    outcomes = {
-        "admitted": Style(colour=Colour.CALM),
-        "degraded": Style(colour=Colour.TRIM),
-        "rejected": Style(colour=Colour.REJECT),
-        "failed": Style(colour=Colour.FAULT),
-    }
     tokens = "kvguard_tokens_total"
     return Row(
         title="Trimmed and refused",
@@ -78,7 +73,7 @@ def decisions() -> Row:
                 "requests whose server failed before it answered; they are in admitted or degraded too.",
                 unit="reqps",
                 stacked=True,
-                styles=outcomes,
+                styles=OUTCOMES,
                 queries=(Query(expression=total(rate(ours(requests, ENFORCED)), "outcome"), legend="{{outcome}}"),),
             ),
             Panel(
