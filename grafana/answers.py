@@ -67,7 +67,7 @@ class Shown:
             fixed=colour is not None,
             width=wanted.get("custom.lineWidth", 1),
             dashed="custom.lineStyle" in wanted,
-            shade_to=wanted.get("custom.fillBelowTo", ""),
+            band_from=wanted.get("custom.fillBelowTo", ""),
         )
 
     def meaning(self, value: float) -> tuple[str, str]:
@@ -95,7 +95,7 @@ class Curve:
     fixed: bool = False
     width: int = 1
     dashed: bool = False
-    shade_to: str = ""
+    band_from: str = ""
 
     @property
     def last(self) -> float:

@@ -116,7 +116,7 @@ def _tiles() -> Iterator[Panel]:
         bounds=(0, 1),
         decimals=0,
         steps=((0.01, Colour.TRIM), (0.1, Colour.REJECT)),
-        queries=(Query(expression=share(refused, asked), legend="{{tenant}}, {{priority}}"),),
+        queries=(Query(expression=share(f"({refused} or 0 * {asked})", asked), legend="{{tenant}}, {{priority}}"),),
     )
     yield Panel(
         title="What kvguard does",

@@ -45,12 +45,14 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Style:
-    """How the series of one name are drawn, over the panel's own way. `shade_to` names the one to fill down to."""
+    """How the series of one name are drawn, over the panel's own way. One with a `band_from` is no line but the upper
+    end of a band, which reaches down to the series of that name.
+    """
 
     colour: Colour
     dashed: bool = False
     width: int = 1
-    shade_to: str = ""
+    band_from: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,14 +200,16 @@ def _custom(panel: Panel) -> Json:
 def _overrides(panel: Panel) -> Iterator[Json]:
     for name, style in (panel.styles or {}).items():
         properties: list[Json] = [{"id": "color", "value": {"mode": "fixed", "fixedColor": style.colour.value}}]
-        if panel.kind is Kind.LINES:
+        if panel.kind is Kind.LINES and not style.band_from:
             properties.append({"id": "custom.lineWidth", "value": style.width})
         if style.dashed:
             properties.append({"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 6]}})
-        if style.shade_to:
+        if style.band_from:
             properties += [
-                {"id": "custom.fillBelowTo", "value": style.shade_to},
-                {"id": "custom.fillOpacity", "value": 10},
+                {"id": "custom.lineWidth", "value": 0},
+                {"id": "custom.fillBelowTo", "value": style.band_from},
+                {"id": "custom.fillOpacity", "value": 15},
+                {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": True, "viz": False}},
             ]
         yield {"matcher": {"id": "byName", "options": name}, "properties": properties}
 
@@ -222,11 +226,13 @@ def _options(panel: Panel) -> Json:
             }
             return {"legend": table, "tooltip": {"mode": "multi", "sort": "desc"}}
         case Kind.STATES:
-            bottom = {"displayMode": "list", "placement": "bottom", "showLegend": True}
+            bottom = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
             return {"showValue": "auto", "mergeValues": True, "rowHeight": 0.8, "legend": bottom}
         case Kind.NUMBERS:
-            look = {"colorMode": "background", "graphMode": "none", "justifyMode": "auto", "textMode": "value_and_name"}
-            return {"reduceOptions": last, "orientation": "auto", **look}
+            # A whole tile in a colour is a judgement.
+            colour = "background" if panel.meanings or panel.steps else "value"
+            look = {"graphMode": "none", "justifyMode": "auto", "textMode": "value_and_name"}
+            return {"reduceOptions": last, "orientation": "auto", "colorMode": colour, **look}
         case Kind.BARS:
             return {"reduceOptions": last, "orientation": "horizontal", "displayMode": "basic", "showUnfilled": True}
         case Kind.TABLE:

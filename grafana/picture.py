@@ -141,7 +141,7 @@ def _panel(box: _Box, shown: Shown, period: Period) -> None:
 
 
 def _lines(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) -> None:
-    rows = -(-len(curves) // LEGEND_COLUMNS)
+    rows = -(-sum(not curve.band_from for curve in curves) // LEGEND_COLUMNS)
     bottom = AXIS_INCHES + 0.1 + rows * LEGEND_INCHES
     axes = box.axes(left=SIDE_INCHES, right=0.15, top=TITLE_INCHES + MARK_INCHES, bottom=bottom)
     if shown.defaults["custom"]["stacking"]["mode"] == "normal":
@@ -149,8 +149,12 @@ def _lines(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) -> 
         values = [[dict(curve.points).get(at, 0.0) for at in times] for curve in curves]
         axes.stackplot(times, values, colors=[c.colour for c in curves], alpha=0.75, labels=[c.name for c in curves])
     else:
+        by_name = {curve.name: curve for curve in curves}
         for curve in curves:
-            _line(axes, curve, {each.name: each for each in curves})
+            if not curve.band_from:
+                _line(axes, curve)
+            elif curve.band_from in by_name:
+                _band(axes, curve, by_name[curve.band_from])
     _time(axes, period)
     low, high = shown.defaults.get("min"), shown.defaults.get("max")
     axes.set_ylim(bottom=low, top=None if high is None else high * 1.02)
@@ -179,17 +183,19 @@ def _ticker() -> Any:
     return ticker
 
 
-def _line(axes: Any, curve: Curve, by_name: Mapping[str, Curve]) -> None:
+def _line(axes: Any, curve: Curve) -> None:
     times, values = zip(*curve.points, strict=True)
     style = (0, (5, 3)) if curve.dashed else "-"
     order = 2 if curve.dashed else 3
     width = 0.8 + 0.7 * curve.width - (0.4 if curve.dashed else 0)
     axes.plot(times, values, linestyle=style, color=curve.colour, linewidth=width, label=curve.name, zorder=order)
-    if curve.shade_to in by_name:
-        below = dict(by_name[curve.shade_to].points)
-        axes.fill_between(
-            times, values, [below.get(at, value) for at, value in curve.points], color=curve.colour, alpha=0.1
-        )
+
+
+def _band(axes: Any, curve: Curve, lower: Curve) -> None:
+    below = dict(lower.points)
+    times, values = zip(*curve.points, strict=True)
+    floor = [below.get(at, value) for at, value in curve.points]
+    axes.fill_between(times, values, floor, color=curve.colour, alpha=0.16, linewidth=0)
 
 
 def _states(box: _Box, shown: Shown, curves: Sequence[Curve], period: Period) -> None:
@@ -243,12 +249,14 @@ def _numbers(box: _Box, shown: Shown, curves: Sequence[Curve]) -> None:
     axes.set_axis_off()
     axes.set_xlim(0, 1)
     axes.set_ylim(0, len(curves))
+    whole = shown.panel["options"]["colorMode"] == "background"
     for number, curve in enumerate(reversed(curves)):
         text, colour = shown.meaning(curve.last)
-        facecolor = curve.colour if curve.fixed else colour
-        axes.add_patch(Rectangle((0, number + 0.05), 1, 0.9, facecolor=facecolor, linewidth=0))
-        axes.text(0.04, number + 0.5, curve.name, va="center", color=PAGE, fontsize=8.5)
-        axes.text(0.96, number + 0.5, text, va="center", ha="right", color=PAGE, fontsize=12, weight="bold")
+        colour = curve.colour if curve.fixed else colour
+        axes.add_patch(Rectangle((0, number + 0.05), 1, 0.9, facecolor=colour if whole else EDGE, linewidth=0))
+        ink = PAGE if whole else colour
+        axes.text(0.04, number + 0.5, curve.name, va="center", color=PAGE if whole else TEXT, fontsize=8.5)
+        axes.text(0.96, number + 0.5, text, va="center", ha="right", color=ink, fontsize=12, weight="bold")
 
 
 def _bars(box: _Box, shown: Shown, curves: Sequence[Curve]) -> None:

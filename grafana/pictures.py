@@ -19,8 +19,8 @@ from tests.monitoring.scene import Scene, bearer, keys, running_scene
 from tests.monitoring.streaming import asking
 
 DOCS = Path(__file__).parents[1] / "docs"
-# 512 blocks of 16 tokens: some fourteen of the answers below at full length.
-ENGINE = "sim://?num_gpu_blocks=513&max_model_len=1024&max_num_seqs=64"
+# 256 blocks of 16 tokens: some seven of the answers below at full length.
+ENGINE = "sim://?num_gpu_blocks=257&max_model_len=1024&max_num_seqs=64"
 SETTINGS: dict[str, Any] = {
     "identity": keys(chat=("chat", "normal"), nightly=("nightly", "sheddable")),
     "tenants": [{"name": "chat"}, {"name": "nightly"}],
@@ -28,10 +28,10 @@ SETTINGS: dict[str, Any] = {
 }
 # Name, seconds, and clients of each tenant.
 PHASES = (
-    ("calm", 25, {"chat": 5}),
-    ("busy", 30, {"chat": 18}),
-    ("overload", 50, {"chat": 18, "nightly": 20}),
-    ("over", 30, {"chat": 5}),
+    ("calm", 25, {"chat": 3}),
+    ("busy", 30, {"chat": 12}),
+    ("overload", 50, {"chat": 14, "nightly": 36}),
+    ("over", 30, {"chat": 3}),
 )
 FIRST = ("At a glance", "Pressure and tiers", "Trimmed and refused")
 REST = ("Prediction against reality", "Queue and drain", "Tokens and demand", "Latency")

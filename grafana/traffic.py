@@ -5,21 +5,24 @@ from grafana.queries import increase, of_backend, ours, rate, share, total, wors
 from grafana.states import OUTCOMES, TIERS
 
 ENFORCED = 'mode="enforce"'
-TIER_COLOURS = {"trim from": Colour.TRIM, "restrict from": Colour.RESTRICT, "reject from": Colour.REJECT}
+TIER_COLOURS = {"trim": Colour.TRIM, "restrict": Colour.RESTRICT, "reject": Colour.REJECT}
 
 
 def pressure() -> Row:
     """How full each backend is, where the tiers begin, and which were in force."""
-    below = {"restrict from": "trim from", "reject from": "restrict from"}
     styles = {
         "observed": Style(colour=Colour.DIM),
         "projected": Style(colour=Colour.PLAIN, width=2),
         "peak": Style(colour=Colour.FORECAST),
-    } | {name: Style(colour=colour, dashed=True, shade_to=below.get(name, "")) for name, colour in TIER_COLOURS.items()}
+    }
+    for tier, colour in TIER_COLOURS.items():
+        styles[f"{tier} from"] = Style(colour=colour, dashed=True)
+        styles[f"{tier} to"] = Style(colour=colour, band_from=f"{tier} from")
+    threshold = "kvguard_tier_threshold_ratio"
     usage = Panel(
         title="Pressure of $backend",
         description="Share of the KV cache in use (`kvguard_kv_usage_ratio`): observed is the engine's gauge, "
-        "projected what kvguard makes of it now, peak how full it gets by what is admitted. Dashed: where the tiers "
+        "projected what kvguard makes of it now, peak how full it gets by what is admitted. Bands: where the tiers "
         "begin by the settings in force (`kvguard_tier_threshold_ratio`). Trim and restrict go by projected, reject "
         "by the larger of projected and peak, unless `tiers` says otherwise.",
         unit="percentunit",
@@ -29,7 +32,10 @@ def pressure() -> Row:
         repeat="backend",
         queries=(
             Query(expression=worst(of_backend("kvguard_kv_usage_ratio"), "kind"), legend="{{kind}}"),
-            Query(expression=worst(ours("kvguard_tier_threshold_ratio"), "tier"), legend="{{tier}} from"),
+            Query(expression=worst(ours(threshold), "tier"), legend="{{tier}} from"),
+            Query(expression=worst(ours(threshold, 'tier="restrict"')), legend="trim to"),
+            Query(expression=worst(ours(threshold, 'tier="reject"')), legend="restrict to"),
+            Query(expression="vector(1)", legend="reject to"),
         ),
     )
     tiers = Panel(

@@ -48,14 +48,17 @@ def test_numbers_are_asked_for_once_and_lines_over_time() -> None:
 
 
 def test_a_style_reaches_its_series_only() -> None:
-    """Colour, dashes and shade are set for the series of that name."""
-    row = Row(title="row", panels=(panel("a", styles={"x": Style(colour=Colour.REJECT, dashed=True, shade_to="y")}),))
-    (override,) = laid_out([row])[1]["fieldConfig"]["overrides"]
-    assert override["matcher"] == {"id": "byName", "options": "x"}
-    values = {each["id"]: each["value"] for each in override["properties"]}
-    assert values["color"] == {"mode": "fixed", "fixedColor": "red"}
-    assert values["custom.fillBelowTo"] == "y"
-    assert values["custom.lineStyle"]["fill"] == "dash"
+    """Colour, dashes and bands are set for the series of that name; the end of a band is no line of its own."""
+    styles = {"y": Style(colour=Colour.REJECT, dashed=True), "x": Style(colour=Colour.TRIM, band_from="y")}
+    row = Row(title="row", panels=(panel("a", styles=styles),))
+    line, band = laid_out([row])[1]["fieldConfig"]["overrides"]
+    assert [each["matcher"] for each in (line, band)] == [{"id": "byName", "options": name} for name in ("y", "x")]
+    drawn, filled = ({each["id"]: each["value"] for each in style["properties"]} for style in (line, band))
+    assert drawn["color"] == {"mode": "fixed", "fixedColor": "red"}
+    assert drawn["custom.lineStyle"]["fill"] == "dash"
+    assert filled["custom.fillBelowTo"] == "y"
+    assert filled["custom.lineWidth"] == 0
+    assert filled["custom.hideFrom"]["legend"] is True
 
 
 def test_values_get_their_words() -> None:

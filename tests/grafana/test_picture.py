@@ -81,19 +81,18 @@ def test_only_the_rows_asked_for_are_put_to_prometheus() -> None:
 
 
 def test_thresholds_are_drawn_as_bands() -> None:
-    """Dashed, in the colour of their tier, and filled down to the one below."""
+    """Each tier has a dashed line where it begins and a band in its colour up to the next."""
     panel = only("Pressure of $backend")
-    tiers = [
+    starts = [
         Sample({"tier": tier}, [(1000.0, at)]) for tier, at in (("trim", 0.7), ("restrict", 0.85), ("reject", 0.95))
     ]
+    ends = [[Sample({}, [(1000.0, at)])] for at in (0.85, 0.95, 1.0)]
     usage = [Sample({"kind": "projected"}, [(1000.0, 0.4)])]
-    curves = {curve.name: curve for curve in Shown(panel=panel, answers=(usage, tiers)).curves()}
-    assert {name: (curve.dashed, curve.shade_to) for name, curve in curves.items()} == {
-        "projected": (False, ""),
-        "trim from": (True, ""),
-        "restrict from": (True, "trim from"),
-        "reject from": (True, "restrict from"),
-    }
+    curves = {curve.name: curve for curve in Shown(panel=panel, answers=(usage, starts, *ends)).curves()}
+    for tier, top in (("trim", 0.85), ("restrict", 0.95), ("reject", 1.0)):
+        line, band = curves[f"{tier} from"], curves[f"{tier} to"]
+        assert (line.dashed, band.band_from) == (True, line.name)
+        assert (band.colour, band.last) == (line.colour, top)
     assert len({curve.colour for curve in curves.values()}) == 4
 
 
