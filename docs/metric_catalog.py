@@ -13,7 +13,7 @@ from kvguard.admission.tiers import Tier
 from kvguard.pool.health import Standing
 from kvguard.telemetry.collector import THRESHOLDS
 from kvguard.telemetry.conditions import PROBED
-from kvguard.telemetry.events import End, Mode, Outcome, WaitEnd
+from kvguard.telemetry.events import End, Mode, Outcome, Phase, WaitEnd
 from kvguard.telemetry.metrics import TOKEN_KINDS
 from kvguard.tokenization.counter import CountSource
 
@@ -104,6 +104,8 @@ CATALOG = {
         reason=_REASONS,
         mode=_of(Mode),
     ),
+    "kvguard_phase": _entry("A rollout hangs: what this process is doing.", phase=_of(Phase)),
+    "kvguard_ready": _entry("Pods are out of the Service: whether this one asks to be."),
     "kvguard_reroutes_total": _entry("A server refuses connections, and nobody noticed."),
     "kvguard_retry_after_seconds": _entry("Refused clients come back too soon or too late."),
     "kvguard_scrape_age_seconds": _entry("The gauge stands still: how old it is."),

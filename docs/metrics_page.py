@@ -17,7 +17,8 @@ from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.pool.backend import new_backend
 from kvguard.pool.pool import Pool
 from kvguard.telemetry.collector import PoolCollector
-from kvguard.telemetry.events import DecisionEvent, Outcome
+from kvguard.telemetry.events import DecisionEvent, Outcome, Phase
+from kvguard.telemetry.lifecycle import LifecycleCollector
 from kvguard.telemetry.metrics import Metrics
 
 METRICS = """# Metrics
@@ -29,7 +30,8 @@ known has no sample: absence is a state, never 0. Samples of `kvguard_requests_t
 `kvguard_time_to_first_byte_seconds` name the trace they belong to, where there is one, as an OpenMetrics exemplar
 (`trace_id`; Prometheus keeps it with `--enable-feature=exemplar-storage`).
 
-Rules and alerts on these are in `deploy/prometheus/`, what to do about an alert in [runbook](runbook.md).
+Rules and alerts on these are in [deploy/prometheus](../deploy/prometheus/README.md), what to do about an
+alert in [runbook](runbook.md).
 
 | Metric | Type | Labels | Meaning | When to look |
 |---|---|---|---|---|
@@ -110,6 +112,7 @@ def every_metric() -> Iterator[MetricRow]:
     backend.observe(UsageSample(engines=(usage,)), asked_at=0.0)
     backend.rule_fit = RuleFit(context_tokens=1, engine_blocks=1, predicted_blocks=1)
     registry.register(PoolCollector(Pool((backend,)), lambda: 0.0))
+    registry.register(LifecycleCollector(lambda: Phase.SERVING, lambda: True))
     for family in sorted(registry.collect(), key=lambda family: family.name):
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = {label for sample in family.samples for label in sample.labels if label != "le"}

@@ -19,8 +19,9 @@ from kvguard.counting import build_counter
 from kvguard.discovery import Resolver
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError, UpstreamError, UpstreamUnreachable
+from kvguard.lifecycle import Lifecycle
 from kvguard.members import Members
-from kvguard.policies import Followers, governance_of, pipeline_policy, policies_of, routes_of
+from kvguard.policies import Followers, config_hash, governance_of, pipeline_policy, policies_of, routes_of
 from kvguard.proxy.admin import create_admin
 from kvguard.proxy.app import TrafficApp
 from kvguard.proxy.controller import Controller
@@ -37,6 +38,7 @@ from kvguard.simulator.tgi_config import TgiSimConfig
 from kvguard.state import StateFile, check_writable
 from kvguard.telemetry.collector import PoolCollector
 from kvguard.telemetry.decision_log import DecisionFile, check_appendable
+from kvguard.telemetry.lifecycle import LifecycleCollector, LifecycleLog
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
 from kvguard.telemetry.reporter import Reporter
@@ -56,6 +58,7 @@ class Service:
     controller: Controller
     registry: CollectorRegistry
     members: Members
+    lifecycle: Lifecycle
     reloader: Reloader | None = None
 
 
@@ -103,6 +106,12 @@ async def running(
         app = TrafficApp(table, pipeline, controller, upstream, reporter, clock)
         members = Members(controller, lengths, reporter, clock, settings)
         stack.push_async_callback(members.close)
+        steps = LifecycleLog(logger)
+        lifecycle = Lifecycle(controller, app.open, pipeline.line, clock, steps, members.troubles)
+        lifecycle.ready_without_backend = settings.listen.ready_without_backend
+        members.on_asked = lifecycle.look
+        registry.register(LifecycleCollector(lambda: lifecycle.phase, lambda: lifecycle.readiness().ready))
+        stack.push_async_callback(_cancelled, asyncio.create_task(lifecycle.remind()))
         explainer = Explainer(controller, counter, table, clock, policy)
         explain = ExplainPort(explainer, controller, reporter, clock, policy)
         followers = Followers(controller=controller, paths=(pipeline, app, explainer, explain), metrics=metrics)
@@ -113,24 +122,26 @@ async def running(
             members.settings = new
             controller.retier(clock.now())
 
-        members.start(each for each in settings.backends if not each.discovers)
-        if named := [each for each in settings.backends if each.discovers]:
-            discovery = settings.discovery.policy()
-            members.discover(named, Resolver(discovery), discovery.interval_seconds)
-        admin = create_admin(controller, registry, clock.now, explain, reporter)
-        admin_port = await stack.enter_async_context(serving(admin, listeners[0]))
-        port = await stack.enter_async_context(serving(app, listeners[1]))
+        _join(members, settings)
+        admin = create_admin(controller, registry, clock.now, explain, reporter, lifecycle.readiness)
+        admin_server = await stack.enter_async_context(serving(admin, listeners[0]))
+        stack.callback(lifecycle.ended)
+        server = await stack.enter_async_context(serving(app, listeners[1]))
+        lifecycle.close_idle = server.close_idle
+        stack.callback(lifecycle.end)
+        steps.started(
+            version=__version__, config_hash=config_hash(asked), port=server.port, admin_port=admin_server.port
+        )
         yield Service(
-            port=port,
-            admin_port=admin_port,
+            port=server.port,
+            admin_port=admin_server.port,
             kind=settings.backends[0].kind,
             controller=controller,
             registry=registry,
             members=members,
+            lifecycle=lifecycle,
             reloader=_following(file, asked, put, reporter, clock, stack),
         )
-        controller.draining = True
-        pipeline.line.dismiss()
 
 
 def find_faults(settings: Settings) -> None:
@@ -195,7 +206,7 @@ async def _started(backend: BackendSettings, clock: Clock, stack: contextlib.Asy
         return backend
     known, tgi = simulated(backend), backend.kind is EngineKind.TGI
     app = create_tgi_app(tgi_sim(backend.url), clock) if tgi else create_app(vllm_sim(backend.url), clock)
-    port = await stack.enter_async_context(serving(app, bind(LOOPBACK, 0), lifespan=True))
+    port = (await stack.enter_async_context(serving(app, bind(LOOPBACK, 0), lifespan=True))).port
     prefix = TGI_PREFIX if tgi else ""
     return known.model_copy(update={"name": backend.label, "url": f"{prefix}http://{LOOPBACK}:{port}"})
 
@@ -241,6 +252,14 @@ def _following(
     reloader = Reloader(file, settings, put, reporter, clock)
     stack.push_async_callback(_cancelled, asyncio.create_task(reloader.run()))
     return reloader
+
+
+def _join(members: Members, settings: Settings) -> None:
+    """Let every backend join that is named, and look up those that are not."""
+    members.start(each for each in settings.backends if not each.discovers)
+    if named := [each for each in settings.backends if each.discovers]:
+        discovery = settings.discovery.policy()
+        members.discover(named, Resolver(discovery), discovery.interval_seconds)
 
 
 def _limits(settings: Settings) -> UpstreamLimits:

@@ -15,11 +15,12 @@ import yaml
 
 from kvguard import __version__
 from kvguard.bootstrap import Service, find_faults, running
-from kvguard.clock import Clock, SystemClock
+from kvguard.clock import SystemClock
 from kvguard.engines.kind import EngineKind
 from kvguard.errors import SettingsError
 from kvguard.estimate import command as estimate
 from kvguard.explain import add_parser as add_explain
+from kvguard.lifecycle import Farewell
 from kvguard.policies import config_hash
 from kvguard.reload import SettingsFile
 from kvguard.replay import add_parser as add_replay
@@ -134,11 +135,17 @@ def _loop_factory() -> Any:
 
 
 async def _run(settings: Settings, file: SettingsFile, logger: logging.Logger) -> None:
-    stop, hurry, clock = asyncio.Event(), asyncio.Event(), SystemClock()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    signals: list[signal.Signals] = []
+
+    def received(number: signal.Signals) -> None:
+        signals.append(number)
+        (hurry if stop.is_set() else stop).set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    async with running(settings, clock=clock, rng=random.Random(), logger=logger, file=file) as service:
+        loop.add_signal_handler(number, received, number)
+    async with running(settings, clock=SystemClock(), rng=random.Random(), logger=logger, file=file) as service:
         if service.reloader is not None and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, service.reloader.hurry)
         waiting = {asyncio.create_task(service.members.ready.wait()), asyncio.create_task(stop.wait())}
@@ -148,15 +155,14 @@ async def _run(settings: Settings, file: SettingsFile, logger: logging.Logger) -
         await stop.wait()
         for task in waiting:
             task.cancel()
-        await _drain(service, clock, hurry, until=clock.now() + settings.listen.drain_seconds)
+        await service.lifecycle.leave(_farewell(settings, signals[0]), hurry)
 
 
-async def _drain(service: Service, clock: Clock, hurry: asyncio.Event, *, until: float) -> None:
-    """Refuse new requests and let running answers end, up to a deadline or a second signal."""
-    service.controller.draining = True
-    backends = service.controller.backends
-    while any(backend.ledger.live for backend in backends) and clock.now() < until and not hurry.is_set():
-        await clock.sleep(0.05)
+def _farewell(settings: Settings, number: signal.Signals) -> Farewell:
+    """How to end on this signal. Whoever interrupts at a terminal has no load balancer that would have to notice."""
+    listen = settings.listen
+    prestop = 0.0 if number is signal.SIGINT else listen.prestop_seconds
+    return Farewell(prestop_seconds=prestop, drain_seconds=listen.drain_seconds)
 
 
 _APIS = {EngineKind.VLLM: "OpenAI and Anthropic APIs", EngineKind.TGI: "TGI's own API and OpenAI's"}
@@ -176,7 +182,7 @@ def _banner(service: Service) -> str:
     lines = [f"kvguard {__version__} is up.", ""]
     for backend in service.controller.backends:
         capacity = backend.occupancy.capacity
-        size = "capacity not known yet"
+        size = f"not known yet: {service.members.troubles().get(backend.name, 'no capacity')}"
         if capacity is not None:
             size = f"{capacity.blocks} KV blocks of {capacity.rule.block_size} tokens"
         lines.append(f"  backend   {backend.name}: {size}")

@@ -5,7 +5,7 @@ A backend that discovery no longer finds gets no new requests, and is gone once 
 
 import asyncio
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import httpx
 
@@ -25,7 +25,7 @@ class Members:
     """The pool's members. `settings` may be exchanged; who joins from then on goes by the new ones.
 
     `lengths` has what is known of answers by the name of a setting: all servers behind one name learn together.
-    `ready` is set once everybody who was there at the start has been asked.
+    `ready` is set once everybody who was there at the start has been asked; `on_asked` is called whenever anybody was.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Members:
         self._layouts: dict[str, LayoutOf | None] = {}
         self.pollers: dict[str, Poller] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.on_asked: Callable[[], None] = _nothing
 
     def start(self, backends: Iterable[BackendSettings]) -> None:
         """Let these join, and wait for none else."""
@@ -124,8 +125,17 @@ class Members:
         self._reporter.sizing(backend.name, backend.review(self._controller.policy.tiers), geometry=geometry)
         self._heard(backend.name)
         self.sweep()
+        self.on_asked()
+
+    def troubles(self) -> dict[str, str]:
+        """What keeps backends from giving a gauge, by their names; nothing of those that do."""
+        return {name: poller.trouble for name, poller in self.pollers.items() if poller.trouble}
 
     def _heard(self, name: str) -> None:
         self._unasked.discard(name)
         if not self._unasked:
             self.ready.set()
+
+
+def _nothing() -> None:
+    """What happens when nobody wants to hear of it."""

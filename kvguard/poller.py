@@ -31,7 +31,7 @@ class PollPolicy:
 
 
 class Poller:
-    """Keeps one backend's occupancy up to date."""
+    """Keeps one backend's occupancy up to date; `trouble` is what kept the last scrape from giving a gauge."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Poller:
         self._clock = clock
         self._policy = policy
         self._facts_due_at = clock.now()
+        self.trouble = ""
 
     async def run(self, after_poll: Callable[[], None]) -> None:
         """Scrape for ever; `after_poll` is called after each."""
@@ -90,12 +91,13 @@ class Poller:
             if change is not None:
                 self._reporter.condition_change(change, now=self._clock.now())
             if occupancy.telemetry(self._clock.now()) is TelemetryState.FRESH:
+                self.trouble = ""
                 self._reporter.scraped(self._backend.name)
             else:
                 self._report_failure("no gauge on the page")
 
     def _report_failure(self, detail: str) -> None:
-        now = self._clock.now()
+        now, self.trouble = self._clock.now(), detail
         state = self._backend.occupancy.telemetry(now).value
         self._reporter.scrape_failed(self._backend.name, state=state, detail=detail, now=now)
 

@@ -31,8 +31,15 @@ class ListenSettings(Section):
     """Traffic."""
     admin_port: Port = 9090
     """Metrics, health, readiness. Keep it inside the cluster."""
+    prestop_seconds: SecondsOrZero = 5.0
+    """How long kvguard goes on as usual after SIGTERM, but not ready, so that load balancers can take it out first; an
+    interrupt from a terminal, or a second signal, skips it."""
     drain_seconds: SecondsOrZero = 30.0
-    """How long running answers may go on after a stop signal; a second signal ends them at once."""
+    """How long running answers may go on after that, while new requests are refused; a second signal ends them at
+    once."""
+    ready_without_backend: bool = False
+    """Stay ready, once ready, while no backend can be reached: for load balancers that would rather have kvguard's own
+    502 than an empty list of pods."""
 
     @model_validator(mode="after")
     def _apart(self) -> "ListenSettings":

@@ -5,9 +5,11 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kvguard.errors import SettingsError
 
@@ -34,9 +36,27 @@ class _LoopServer(uvicorn.Server):
         self.has_started.set()
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server that runs."""
+
+    port: int
+    _server: uvicorn.Server
+
+    def close_idle(self) -> None:
+        """Close each connection as soon as nothing runs on it. One whose first request is still to come is left: that
+        request may be on its way.
+        """
+        for connection in list(self._server.server_state.connections):
+            if isinstance(connection, HttpToolsProtocol) and connection.cycle is not None:
+                connection.shutdown()
+
+
 @contextlib.asynccontextmanager
-async def serving(app: Callable[..., Any], listener: socket.socket, *, lifespan: bool = False) -> AsyncIterator[int]:
-    """Serve `app` while the context lasts; gives the port. Leaving it ends open answers after a moment."""
+async def serving(
+    app: Callable[..., Any], listener: socket.socket, *, lifespan: bool = False
+) -> AsyncIterator[Serving]:
+    """Serve `app` while the context lasts. Leaving it ends open answers after a moment."""
     port: int = listener.getsockname()[1]
     config = uvicorn.Config(
         app,
@@ -59,7 +79,7 @@ async def serving(app: Callable[..., Any], listener: socket.socket, *, lifespan:
         if task.done():
             task.result()
             raise SettingsError([f"the server on port {port} did not start"])
-        yield port
+        yield Serving(port, server)
     finally:
         started.cancel()
         server.should_exit = True

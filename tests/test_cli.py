@@ -22,6 +22,8 @@ from kvguard.cli import main
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    # No load balancer has to notice that these end.
+    monkeypatch.setenv("KVGUARD_LISTEN__PRESTOP_SECONDS", "0")
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

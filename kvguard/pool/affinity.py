@@ -45,11 +45,14 @@ def session_key(session: bytes) -> int:
 
 
 class Affinity:
-    """Where the prompts of one pool went. What is remembered is bounded; the least recent is forgotten first."""
+    """Where the prompts of one pool went. Of at most about `remembered` the less recent half is forgotten at a time."""
 
     def __init__(self, remembered: int = _REMEMBERED) -> None:
         self._remembered = remembered
+        # Two generations, the younger of which takes the place of the older once it is large: to forget entry by entry
+        # would hold up a request for milliseconds, with thousands of gaps in a table or when it is made anew.
         self._went: dict[int, str] = {}
+        self._went_before: dict[int, str] = {}
         self._known: frozenset[str] = frozenset()
         self._points: list[int] = []
         self._names: list[str] = []
@@ -62,18 +65,19 @@ class Affinity:
 
     def preferred(self, trail: Trail) -> str | None:
         """Where the longest beginning of the prompt went that went anywhere, or else where it would go first."""
-        went = next((name for name in map(self._went.get, trail) if name in self._known), None)
+        went = next((name for name in map(self._last, trail) if name in self._known), None)
         if went is not None or trail.start is None or not self._points:
             return went
         return self._names[bisect_right(self._points, trail.start) % len(self._names)]
 
+    def _last(self, key: int) -> str | None:
+        return self._went.get(key) or self._went_before.get(key)
+
     def sent(self, trail: Trail, name: str) -> None:
         """A request went to this backend."""
-        for key in trail:
-            self._went.pop(key, None)
-            self._went[key] = name
-        while len(self._went) > self._remembered:
-            del self._went[next(iter(self._went))]
+        if len(self._went) >= self._remembered // 2:
+            self._went_before, self._went = self._went, {}
+        self._went.update(dict.fromkeys(trail, name))
 
 
 def _hashed(text: bytes) -> int:

@@ -1,5 +1,6 @@
 """The admin port: metrics, health, explanations, backends. Saturation is neither death nor unreadiness."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated
 
@@ -7,11 +8,11 @@ from fastapi import FastAPI, Header, Query, Request, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from kvguard.admission.occupancy import TelemetryState
 from kvguard.proxy.admin_backends import backend_routes
 from kvguard.proxy.controller import Controller
 from kvguard.proxy.exchange import ClientGone
 from kvguard.proxy.explain import ExplainPort
+from kvguard.proxy.readiness import Readiness
 from kvguard.telemetry.reporter import Reporter
 
 
@@ -21,6 +22,7 @@ def create_admin(
     now: Callable[[], float],
     explain: ExplainPort,
     reporter: Reporter,
+    readiness: Callable[[], Readiness],
 ) -> FastAPI:
     """The admin application."""
     app = FastAPI(title="kvguard admin", docs_url="/docs", redoc_url=None)
@@ -33,15 +35,10 @@ def create_admin(
 
     @app.get("/readyz")
     async def readyz(response: Response) -> dict[str, object]:
-        """Ready: not draining and some backend can be decided on. A full backend stays ready."""
-        at = now()
-        states = {backend.name: backend.occupancy.telemetry(at).value for backend in controller.backends}
-        wanted = [backend.occupancy for backend in controller.backends if backend.health.wanted]
-        known = any(o.capacity is not None and o.telemetry(at) is not TelemetryState.UNREACHABLE for o in wanted)
-        ready = known and not controller.draining
-        response.status_code = 200 if ready else 503
-        status = "draining" if controller.draining else "ready" if ready else "no usable backend"
-        return {"status": status, "backends": states}
+        """Ready: not shutting down and some backend can be decided on. A full backend stays ready."""
+        state = readiness()
+        response.status_code = 200 if state.ready else 503
+        return dataclasses.asdict(state)
 
     @app.get("/metrics")
     async def metrics(accept: Annotated[str, Header()] = "") -> Response:

@@ -14,18 +14,20 @@ from kvguard.protocols.routes import RouteTable
 from kvguard.proxy.controller import MESSAGES, Controller, Refusal
 from kvguard.proxy.exchange import BodyTooLarge, ClientGone, Exchange, Message, Receive, Send, WholeAnswer
 from kvguard.proxy.headers import asks_for_websocket, to_upstream
+from kvguard.proxy.open_exchanges import OpenExchanges
 from kvguard.proxy.pipeline import Pipeline
 from kvguard.proxy.reads import Read, own_answer
 from kvguard.proxy.refusal import body_too_large, invalid_request, render
 from kvguard.proxy.relay import AnswerCut, Relay
 from kvguard.proxy.upstream import Upstream, UpstreamRequest
+from kvguard.telemetry.events import DecisionEvent, Outcome
 from kvguard.telemetry.reporter import Reporter
 
 
 class TrafficApp:
     """Dispatches by path and method and keeps every exception from the client.
 
-    `policy` is the pipeline's to begin with and may be exchanged at any time.
+    `policy` is the pipeline's to begin with and may be exchanged at any time; `open` are the exchanges being served.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class TrafficApp:
         self._upstream = upstream
         self._reporter = reporter
         self._clock = clock
+        self.open = OpenExchanges()
         self.policy = pipeline.policy
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -51,17 +54,19 @@ class TrafficApp:
         exchange = Exchange(scope, receive, send, received_at=self._clock.now(), patience=patience)
         path = scope["raw_path"].decode("latin-1")
         try:
-            await self._dispatch(exchange, scope["method"], path)
+            with self.open.serving(exchange):
+                await self._dispatch(exchange, scope["method"], path)
         except ClientGone:
             return
         except AnswerCut:
             # Returning without an end makes the server close the connection: the one way left to say it broke.
             return
         except asyncio.CancelledError:
-            if not self._controller.draining:
+            if not exchange.cut_off:
                 raise
-            # The drain is over: the server ends what is left, and the connection with it.
-            return
+            if not exchange.started:
+                await exchange.respond(self._cut_off(exchange, path))
+            # Otherwise the server ends the connection, as above.
         except Exception as error:  # noqa: BLE001  a fault of ours must not show its insides, nor end anything else
             self._reporter.fault(exchange.request_id, error)
             if not exchange.started:
@@ -138,6 +143,21 @@ class TrafficApp:
         except UpstreamError:
             return self._refused(read.path, RejectReason.BACKEND_UNREACHABLE, wait)
         return None
+
+    def _cut_off(self, exchange: Exchange, path: str) -> WholeAnswer:
+        """The answer to a request that kvguard has no time left for."""
+        reason = RejectReason.DRAINING
+        if path in self._table.generating:
+            self._reporter.decision(
+                DecisionEvent(
+                    request_id=exchange.request_id,
+                    route=path,
+                    outcome=Outcome.FAILED,
+                    tier=self._controller.tier,
+                    reason=reason,
+                )
+            )
+        return self._refused(path, reason, self.policy.retry_after_seconds)
 
     def _refused(self, path: str, reason: RejectReason, wait: float) -> WholeAnswer:
         tier, text = self._controller.tier, MESSAGES[reason]

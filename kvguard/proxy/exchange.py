@@ -1,6 +1,7 @@
 """One HTTP exchange with a client: its identity, its body, its answer, and whether the client is still there."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
+_MAX_DISCARDED_BYTES = 16 * 1024 * 1024
 _MAX_DIGITS = 18  # of a length; anything longer is too large without reading it
 
 
@@ -46,7 +48,8 @@ class Patience:
 
 class Exchange:
     """A request and the means to answer it. `started` says whether the answer's head has been sent, `peer` is the
-    address of whoever connected.
+    address of whoever connected. `closes` tells whether the connection takes no request after this one. One that is
+    `cut_off` is cancelled because kvguard ends, not because its client left.
     """
 
     def __init__(self, scope: Message, receive: Receive, send: Send, *, received_at: float, patience: Patience) -> None:
@@ -57,6 +60,9 @@ class Exchange:
         self.received_at = received_at
         self.request_id = sane_request_id(find(self.headers, b"x-request-id")) or secrets.token_hex(16)
         self.started = False
+        self.closes: Callable[[], bool] = _never
+        self.cut_off = False
+        self._whole = False
         self._patience = patience
         self._receive = receive
         self._send = send
@@ -85,6 +91,7 @@ class Exchange:
                 raise BodyTooLarge
             parts.append(part)
             if not message.get("more_body", False):
+                self._whole = True
                 return b"".join(parts)
 
     def watch(self) -> "DisconnectScope":
@@ -96,6 +103,8 @@ class Exchange:
         own = [(REQUEST_ID, self.request_id.encode())]
         if find(headers, b"x-request-id") is None:
             own.append((b"x-request-id", self.request_id.encode()))
+        if self.closes():
+            own.append((b"connection", b"close"))
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
 
@@ -113,8 +122,19 @@ class Exchange:
 
     async def respond(self, answer: WholeAnswer) -> None:
         """A whole answer at once."""
+        if self.closes() and not self._whole:
+            await self._discard_body()
         await self.start(answer.status, [*answer.headers, (b"content-length", str(len(answer.body)).encode())])
         await self._send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+    async def _discard_body(self) -> None:
+        """Take in what is left of the body: closing a connection on which more comes destroys the answer on its way."""
+        with contextlib.suppress(BodyTooLarge, InvalidRequest, ClientGone):
+            await self.read_body(_MAX_DISCARDED_BYTES)
+
+
+def _never() -> bool:
+    return False
 
 
 class DisconnectScope:

@@ -265,6 +265,8 @@ class Pipeline:
             return self._failed(work, error)
         finally:
             now = self._clock.now()
+            if work.exchange.cut_off and end is not End.COMPLETE:
+                end = End.CUT
             if isinstance(failure, UpstreamUnreachable):
                 work.admission.backend.occupancy.miss(reached=False)
             self._judge(work, shows_health(end, relayed, failure), began, now)

@@ -2,7 +2,8 @@
 
 An answer that breaks before its first byte becomes an error answer; a stream that breaks later ends with an error
 event and never with a success terminator; any other broken body ends with the connection, so that no client takes it
-for whole. A failure that an engine hides in the first event of a stream is answered as one.
+for whole. The same holds for answers that kvguard cuts off because it shuts down. A failure that an engine hides in the
+first event of a stream is answered as one.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from kvguard.protocols.usage_chunk import UsageChunkFilter
 from kvguard.proxy.exchange import Exchange
 from kvguard.proxy.headers import find, to_client
 from kvguard.proxy.opening import Opening, forget, or_end
-from kvguard.proxy.refusal import retry_headers
+from kvguard.proxy.refusal import error_kind, retry_headers
 from kvguard.proxy.upstream import Headers, UpstreamAnswer
 
 MAX_KEPT_ANSWER_BYTES = 256 * 1024
@@ -32,6 +33,8 @@ _NOT_OF_STREAMS = frozenset({b"x-accel-buffering", b"cache-control", b"content-l
 _NOT_OF_FAILURES = _NOT_OF_STREAMS | {b"content-type"}
 
 HIDING = 200  # the status under which an engine hides failures
+
+CUT_OFF = "This proxy shut down before the answer was complete."
 
 _HEARTBEAT = b": keep-alive\n\n"
 
@@ -150,7 +153,9 @@ class Relay:
         except asyncio.CancelledError:
             # OpenAI's client leaves with the last event, often before the backend has closed its answer.
             if not reader.complete:
-                raise
+                if not self._exchange.cut_off:
+                    raise
+                self.result.broken = "cut off at shutdown"
         if held_back is not None:
             await self._pass(held_back.rest())
         await self._conclude(reader)
@@ -204,6 +209,10 @@ class Relay:
 
     def _broken_off(self, reader: StreamReader) -> bytes:
         """The last event of a stream that broke; a half event before it is ended first, so that it stands alone."""
+        if self._exchange.cut_off:
+            # What was read last may not have been written any more, so any event may be the half one.
+            reason = RejectReason.DRAINING
+            return b"\n\n" + self._manner.errors.event(CUT_OFF, code=reason.value, kind=error_kind(reason))
         event = self._manner.errors.event(
             "The model server's answer broke off; it is not complete.",
             code=RejectReason.BACKEND_UNREACHABLE.value,

@@ -64,16 +64,17 @@ class WaitingLine:
         self._give_back = give_back
         self._report = report
         self._waiters: dict[Ticket, _Waiter] = {}
+        self._dismissed = False
 
     @property
     def open(self) -> bool:
         """Whether another request might wait."""
-        return len(self._room) < self._room.policy.max_requests
+        return not self._dismissed and len(self._room) < self._room.policy.max_requests
 
     async def admit(self, question: Question) -> Admission | Refusal:
         """Reserve at once, or when the turn has come, or say why not."""
         began = self._clock.now()
-        if not (question.waits and self._room.policy.max_requests):
+        if self._dismissed or not (question.waits and self._room.policy.max_requests):
             return question.admit(began)
         refusal = question.would_refuse(began)
         if not self._has_others_ahead(question) and (refusal is None or not self.worth_waiting(refusal)):
@@ -149,7 +150,8 @@ class WaitingLine:
         waiter.answer.set_result(answer)
 
     def dismiss(self) -> None:
-        """Refuse everybody who waits, because the proxy is shutting down."""
+        """Refuse everybody who waits, because the proxy is shutting down. From now on nobody waits any more."""
+        self._dismissed = True
         for ticket, waiter in list(self._waiters.items()):
             del self._waiters[ticket]
             self._room.leave(ticket)

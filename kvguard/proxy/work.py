@@ -127,10 +127,10 @@ class Work:
 
 
 def shows_health(end: End, relayed: Relayed | None, failure: Exception | None) -> bool | None:
-    """Whether an exchange shows a backend that works; None where it tells neither: a client that left, a server that is
-    full, or no connection left for it that kvguard may open.
+    """Whether an exchange shows a backend that works; None where it tells neither: a client that left, a kvguard that
+    ended, a server that is full, or no connection left for it that kvguard may open.
     """
-    if end is End.CANCELLED or isinstance(failure, UpstreamPoolExhausted):
+    if end in (End.CANCELLED, End.CUT) or isinstance(failure, UpstreamPoolExhausted):
         return None
     if end is End.UPSTREAM_ERROR or relayed is None or relayed.status in _FAILURES:
         return False

@@ -34,12 +34,24 @@ class WaitEnd(enum.Enum):
     LEFT = "left"
 
 
+class Phase(enum.Enum):
+    """What a kvguard process is doing: looking for a backend, serving, serving while others take over from it, or
+    waiting for its last answers.
+    """
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+    DRAINING = "draining"
+
+
 class End(enum.Enum):
-    """How an admitted exchange ended."""
+    """How an admitted exchange ended; `CUT` by kvguard itself, because it shut down."""
 
     COMPLETE = "complete"
     CANCELLED = "cancelled"
     UPSTREAM_ERROR = "upstream_error"
+    CUT = "cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,8 +133,8 @@ class DecisionLog:
         )
 
     def end(self, event: EndEvent) -> None:
-        """A warning when a backend failed in the middle, else debug."""
-        level = logging.WARNING if event.end is End.UPSTREAM_ERROR else logging.DEBUG
+        """A warning when the answer broke off in the middle, else debug."""
+        level = logging.WARNING if event.end in (End.UPSTREAM_ERROR, End.CUT) else logging.DEBUG
         self._write(
             level,
             "end",

@@ -15,6 +15,7 @@ from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.in_force import SettingsMetrics
 
 OTHER = "other"
+TRACE_ID_CHARACTERS = 32
 TOKEN_KINDS = ("prompt", "requested", "trimmed", "generated", "rejected")
 FAST = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 SLOW = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -219,4 +220,5 @@ class Metrics:
 
 
 def _exemplar(trace_id: str) -> dict[str, str] | None:
-    return {"trace_id": trace_id} if trace_id else None
+    # Prometheus refuses a page with longer exemplars, so what is no trace id is left out.
+    return {"trace_id": trace_id} if len(trace_id) == TRACE_ID_CHARACTERS else None

@@ -72,6 +72,11 @@ class RawClient:
             body = await self._reader.readexactly(int(head.headers["content-length"]))
         return RawAnswer(head.status, head.headers, body)
 
+    async def rest(self) -> bytes:
+        """Everything up to the end of the connection."""
+        async with asyncio.timeout(self._deadline_seconds):
+            return await self._reader.read()
+
     def leave(self) -> None:
         """Drop the connection at once."""
         self._writer.transport.abort()

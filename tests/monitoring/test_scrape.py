@@ -3,6 +3,10 @@
 import subprocess
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
+
+from kvguard.telemetry.events import End, EndEvent
+from kvguard.telemetry.metrics import Metrics
 from tests.monitoring.overload import ask, overload
 from tests.monitoring.process import eventually, program
 from tests.monitoring.prometheus import running_prometheus
@@ -39,3 +43,29 @@ def refusals(kvguard: KvguardProcess) -> str:
     """The series of refused requests that have counted any."""
     lines = kvguard.metrics_text().splitlines()
     return "\n".join(line for line in lines if line.startswith("kvguard_requests_total") and not line.endswith(" 0.0"))
+
+
+def test_prometheus_keeps_the_trace_of_a_request(tmp_path: Path) -> None:
+    """What is exported of a request in a trace is taken over as an exemplar with the id of the trace."""
+    disable_created_metrics()
+    registry, trace = CollectorRegistry(), "4bf92f3577b34da6a3ce929d0e0e4736"
+    metrics = Metrics(registry, version="0", wall=lambda: 0.0)
+    metrics.end(
+        EndEvent(
+            request_id="", route="r", backend="b", end=End.COMPLETE, seconds=1.0, first_byte_seconds=0.1, trace_id=trace
+        )
+    )
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+    try:
+        targets = {"kvguard": [f"127.0.0.1:{server.server_port}"]}
+        with running_prometheus(tmp_path, targets=targets) as prometheus:
+            kept = eventually(
+                lambda: prometheus.exemplars("kvguard_time_to_first_byte_seconds_bucket"),
+                seconds=20,
+                what="an exemplar is kept",
+            )
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert [each["labels"] for series in kept for each in series["exemplars"]] == [{"trace_id": trace}]

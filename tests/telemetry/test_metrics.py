@@ -181,13 +181,13 @@ def exemplars(trace_id: str) -> dict[str, dict[str, str]]:
 
 
 def test_samples_lead_to_a_trace() -> None:
-    """The decision, the time to the first byte and the whole time have exemplars, none without a trace; and nothing
-    else has.
+    """The decision, the time to the first byte and the whole time have exemplars, and nothing else has; none without a
+    trace, or with what is no id of one.
     """
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     names = ("kvguard_requests_total", "kvguard_upstream_seconds_bucket", "kvguard_time_to_first_byte_seconds_bucket")
     assert exemplars(trace) == {name: {"trace_id": trace} for name in names}
-    assert exemplars("") == {}
+    assert exemplars("") == exemplars("x" * 200) == {}
 
 
 def test_a_request_refused_unread_counts_as_a_usual_one() -> None:
