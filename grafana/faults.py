@@ -2,7 +2,7 @@
 
 from grafana.panel import Colour, Kind, Panel, Query, Row, Style
 from grafana.queries import increase, of_backend, ours, quantile, rate, share, total, worst
-from grafana.states import CONDITIONS, STANDINGS, TELEMETRY, numbered
+from grafana.states import CONDITIONS, NOT_READY, PHASES, STANDINGS, TELEMETRY, numbered, phases
 
 EXPECTED = Style(colour=Colour.DIM, dashed=True)
 
@@ -136,7 +136,6 @@ def telemetry() -> Row:
                 title="Age of the gauge",
                 description="Seconds since the last good scrape (`kvguard_scrape_age_seconds`). Past "
                 "`telemetry.stale_after_seconds` it is stale.",
-                width=12,
                 unit="s",
                 queries=(
                     Query(expression=worst(of_backend("kvguard_scrape_age_seconds"), "backend"), legend="{{backend}}"),
@@ -147,7 +146,6 @@ def telemetry() -> Row:
                 description="Scrapes that gave no gauge (`kvguard_scrape_failures_total`), times a backend was taken "
                 "out for failing (`kvguard_backend_ejections_total`), and requests let through to a faulty engine to "
                 "see whether it is well again (`kvguard_engine_probes_total`).",
-                width=12,
                 unit="short",
                 queries=tuple(
                     Query(expression=total(increase(of_backend(f"kvguard_{name}_total")), "backend"), legend=legend)
@@ -157,6 +155,15 @@ def telemetry() -> Row:
                         ("engine_probes", "{{backend}} probes"),
                     )
                 ),
+            ),
+            Panel(
+                title="Phase of kvguard",
+                description="What each instance is doing (`kvguard_phase`), and in red that it is not ready though it "
+                "serves (`kvguard_ready`): it knows no backend that answers.",
+                unit="none",
+                kind=Kind.STATES,
+                meanings={float(number): meaning for number, meaning in (PHASES | NOT_READY).items()},
+                queries=(Query(expression=phases(), legend="{{instance}}"),),
             ),
             Panel(
                 title="Settings and releases",

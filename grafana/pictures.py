@@ -7,7 +7,6 @@ Needs Prometheus, as tests/monitoring/ does, and the extra `plot`; takes three m
 import contextlib
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from grafana.asking import ask
 from grafana.generate import FILE
 from grafana.picture import Period, draw
 from grafana.reading import read
+from tests.monitoring.prometheus import Prometheus
 from tests.monitoring.scene import Scene, bearer, keys, running_scene
 from tests.monitoring.streaming import asking
 
@@ -38,30 +38,42 @@ REST = ("Prediction against reality", "Queue and drain", "Tokens and demand", "L
 BESIDE = ("vLLM beside kvguard",)
 
 
-def record(scene: Scene, began: float, marks: dict[str, float]) -> None:
-    """Go through the phases; draw the first rows when it is worst, all of them when it is over."""
+def record(scene: Scene) -> Period:
+    """Go through the phases; when each began."""
+    marks = {}
     for name, seconds, clients in PHASES:
         marks[name] = time.time()
         with contextlib.ExitStack() as stack:
             for tenant, number in clients.items():
                 stack.enter_context(asking(scene.kvguard.url, clients=number, headers=bearer(tenant)))
             time.sleep(seconds)
-            if name == "overload":
-                _draw(scene, FIRST, began, marks, DOCS / "dashboard.png")
-    _draw(scene, REST, began, marks, DOCS / "dashboard-rows.png")
-    _draw(scene, BESIDE, began, marks, DOCS / "dashboard-vllm.png")
+    return Period(start=marks["calm"], end=time.time(), marks=marks)
 
 
-def _draw(scene: Scene, rows: Sequence[str], began: float, marks: dict[str, float], file: Path) -> None:
-    end = time.time()
-    shown = ask(scene.prometheus, read(FILE), rows=rows, seconds=end - began)
-    draw(shown, Period(start=began, end=end, marks=marks), file)
+def worst_moment(prometheus: Prometheus, period: Period) -> float:
+    """When the highest tier was in force for the last time."""
+    (tier,) = prometheus.query_range("max(kvguard_tier)", seconds=period.end - period.start, end=period.end)
+    highest = max(value for _, value in tier.points)
+    return max(at for at, value in tier.points if value == highest)
+
+
+def draw_all(scene: Scene, period: Period) -> None:
+    """The first rows as they were at the worst moment, the others over all of it."""
+    board, worst = read(FILE), worst_moment(scene.prometheus, period)
+    until = Period(start=period.start, end=worst, marks={name: at for name, at in period.marks.items() if at < worst})
+    for rows, seen, name in (
+        (FIRST, until, "dashboard.png"),
+        (REST, period, "dashboard-rows.png"),
+        (BESIDE, period, "dashboard-vllm.png"),
+    ):
+        shown = ask(scene.prometheus, board, rows=rows, start=seen.start, end=seen.end)
+        draw(shown, seen, DOCS / name)
 
 
 def main() -> None:
     """Everything, from the start of the processes to the pictures."""
     with tempfile.TemporaryDirectory() as directory, running_scene(Path(directory), engine=ENGINE, **SETTINGS) as scene:
-        record(scene, time.time(), {})
+        draw_all(scene, record(scene))
 
 
 if __name__ == "__main__":

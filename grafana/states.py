@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 
 from grafana.panel import Colour, Meaning, Style
-from grafana.queries import of_backend, worst
+from grafana.queries import of_backend, ours, worst
 
 OUTCOMES = {
     "admitted": Style(colour=Colour.CALM),
@@ -54,6 +54,13 @@ STANDINGS = {
     3: Meaning(text="leaving", colour=Colour.DIM),
     4: Meaning(text="ejected", colour=Colour.REJECT),
 }
+PHASES = {
+    0: Meaning(text="serving", colour=Colour.CALM),
+    1: Meaning(text="stopping", colour=Colour.PLAIN),
+    2: Meaning(text="draining", colour=Colour.DIM),
+    3: Meaning(text="starting", colour=Colour.TRIM),
+}
+NOT_READY = {4: Meaning(text="not ready", colour=Colour.REJECT)}
 
 
 def numbered(metric: str, label: str, meanings: Mapping[int, Meaning]) -> str:
@@ -76,6 +83,18 @@ def trouble() -> str:
     }
     parts = [of_backend("kvguard_tier"), *(_times(number, fault) for number, fault in faults.items())]
     return worst(" or ".join(parts), "backend")
+
+
+def phases() -> str:
+    """What each instance is doing, or that it is not ready though it should serve."""
+    parts = []
+    for number, meaning in PHASES.items():
+        matcher = f'phase="{meaning.text}"'
+        parts.append(_times(number, f"{ours('kvguard_phase', matcher)} == 1"))
+    serving = ours("kvguard_phase", 'phase="serving"')
+    (not_ready,) = NOT_READY
+    parts.append(_times(not_ready, f"{ours('kvguard_ready')} == 0 and on (job, instance) {serving} == 1"))
+    return worst(" or ".join(parts), "instance")
 
 
 def holds(metric: str, label: str, value: str) -> str:

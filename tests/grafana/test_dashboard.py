@@ -11,11 +11,12 @@ import pytest
 from grafana.generate import FILE, dashboard, written
 from grafana.panel import WIDTH
 from grafana.reading import panels, read
-from grafana.states import CONDITIONS, STANDINGS, TELEMETRY, TIERS
+from grafana.states import CONDITIONS, PHASES, STANDINGS, TELEMETRY, TIERS
 from kvguard.admission.condition import EngineState
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.admission.tiers import Tier
 from kvguard.pool.health import Standing
+from kvguard.telemetry.events import Phase
 from kvguard.telemetry.metrics import SLOW
 
 BOARD = read(FILE)
@@ -154,7 +155,7 @@ def test_targets_of_latency_are_bounds_of_buckets() -> None:
 
 @pytest.mark.parametrize(
     ("meanings", "states"),
-    [(TELEMETRY, TelemetryState), (CONDITIONS, EngineState), (STANDINGS, Standing)],
+    [(TELEMETRY, TelemetryState), (CONDITIONS, EngineState), (STANDINGS, Standing), (PHASES, Phase)],
 )
 def test_every_state_has_its_colour(meanings: dict[int, Any], states: type[Any]) -> None:
     """A timeline knows each state there is."""

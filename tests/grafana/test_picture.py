@@ -31,13 +31,13 @@ class Recorded:
     values: Sequence[float]
     asked: list[str] = field(default_factory=list)
 
-    def query(self, expression: str) -> list[Sample]:
+    def query(self, expression: str, *, at: float) -> list[Sample]:
         self.asked.append(expression)
-        return [Sample(self.labels, [(PERIOD.end, self.values[-1])])]
+        return [Sample(self.labels, [(at, self.values[-1])])]
 
-    def query_range(self, expression: str, *, seconds: float, step: float) -> list[Sample]:
+    def query_range(self, expression: str, *, seconds: float, step: float, end: float) -> list[Sample]:
         self.asked.append(expression)
-        times = [PERIOD.end - seconds + number * step for number in range(len(self.values))]
+        times = [end - seconds + number * step for number in range(len(self.values))]
         return [Sample(self.labels, list(zip(times, self.values, strict=True)))]
 
 
@@ -50,15 +50,20 @@ def only(title: str) -> dict:
 def test_every_row_can_be_drawn(row: str, tmp_path: Path) -> None:
     """Whatever its panels show, numbers that are missing in between too."""
     labels = {"backend": "vllm", "kind": "peak", "finding": "Full", "turn": "Add servers", "outcome": "rejected"}
-    shown = ask(Recorded(labels, (0.0, 1.0, float("nan"), 3.0)), BOARD, rows=[row], seconds=120)
+    shown = ask(Recorded(labels, (0.0, 1.0, float("nan"), 3.0)), BOARD, rows=[row], start=PERIOD.start, end=PERIOD.end)
     assert drawn(shown, tmp_path / "row.png").height >= 8 * LINE_INCHES * DPI - 1
 
 
 def test_a_panel_without_numbers_says_so(tmp_path: Path) -> None:
     """Its words stand where the lines would."""
     row = ["Latency"]
-    nothing = drawn(ask(Recorded({}, (float("nan"),)), BOARD, rows=row, seconds=120), tmp_path / "nothing.png")
-    something = drawn(ask(Recorded({}, (1.0, 2.0)), BOARD, rows=row, seconds=120), tmp_path / "something.png")
+    nothing = drawn(
+        ask(Recorded({}, (float("nan"),)), BOARD, rows=row, start=PERIOD.start, end=PERIOD.end),
+        tmp_path / "nothing.png",
+    )
+    something = drawn(
+        ask(Recorded({}, (1.0, 2.0)), BOARD, rows=row, start=PERIOD.start, end=PERIOD.end), tmp_path / "something.png"
+    )
     assert nothing.size == something.size
     assert nothing.tobytes() != something.tobytes()
 
@@ -74,7 +79,7 @@ def drawn(shown: Sequence[Shown], file: Path) -> Image.Image:
 def test_only_the_rows_asked_for_are_put_to_prometheus() -> None:
     """With every variable put in, and the last value where a panel shows no more."""
     source = Recorded({}, (1.0,))
-    shown = ask(source, BOARD, rows=["Latency"], seconds=60)
+    shown = ask(source, BOARD, rows=["Latency"], start=PERIOD.start, end=PERIOD.end)
     assert [each.panel["title"] for each in shown] == [panel["title"] for panel in panels_of(BOARD, ["Latency"])]
     assert len(source.asked) == sum(len(each.panel["targets"]) for each in shown)
     assert not [expression for expression in source.asked if "$" in expression]
