@@ -57,6 +57,11 @@ ADVICE = (
         turn="Add servers, or cap whoever asks most: tenants[].max_share, degrade.max_output_tokens",
     ),
     Advice(
+        when=f"{total(rate(of_backend('kvguard_tier_transitions_total')), 'backend')} > 0.2",
+        finding="Tiers come and go, a dozen times a minute",
+        turn="Raise tiers.exit_margin or tiers.min_dwell_seconds",
+    ),
+    Advice(
         when=holds("kvguard_threshold_state", "state", "unreachable"),
         finding="A tier is out of reach of this engine",
         turn="Lower its threshold in tiers, or raise the engine's max_num_seqs",
@@ -167,9 +172,9 @@ def _advice() -> Panel:
     return Panel(
         title="What to turn",
         description="What is wrong now and the setting or step that helps. Rows come from `kvguard_telemetry_state`, "
-        "`kvguard_engine_condition`, `kvguard_backend_standing`, `kvguard_demand_ratio`, `kvguard_threshold_state`, "
-        "`kvguard_footprint_error_ratio`, `kvguard_ledger_violations_total`, "
-        "`kvguard_config_last_reload_successful` and `kvguard_shadow_mode`.",
+        "`kvguard_engine_condition`, `kvguard_backend_standing`, `kvguard_demand_ratio`, "
+        "`kvguard_tier_transitions_total`, `kvguard_threshold_state`, `kvguard_footprint_error_ratio`, "
+        "`kvguard_ledger_violations_total`, `kvguard_config_last_reload_successful` and `kvguard_shadow_mode`.",
         unit="none",
         kind=Kind.TABLE,
         width=16,
