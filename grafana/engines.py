@@ -51,15 +51,19 @@ def vllm() -> Row:
                 ),
             ),
             Panel(
-                title="Preempted in vLLM, refused by kvguard",
-                description="`vllm:num_preemptions_total` beside `kvguard_requests_total`: who refuses enough has no "
-                "preemptions.",
+                title="Preempted and turned away by vLLM, refused by kvguard",
+                description="`vllm:num_preemptions_total` and `vllm:admission_rejections_total`, which counts what "
+                "vLLM's own queue limits refuse, beside `kvguard_requests_total`: who refuses in time has neither.",
                 unit="short",
                 queries=(
                     Query(expression=total(increase(of_engine("vllm:num_preemptions_total"))), legend="preempted"),
                     Query(
+                        expression=total(increase(of_engine("vllm:admission_rejections_total"))),
+                        legend="turned away by vLLM",
+                    ),
+                    Query(
                         expression=total(increase(ours("kvguard_requests_total", 'outcome="rejected"'))),
-                        legend="refused",
+                        legend="refused by kvguard",
                     ),
                 ),
             ),
