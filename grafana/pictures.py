@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "identity": keys(chat=("chat", "normal"), nightly=("nightly", "sheddable")),
     "tenants": [{"name": "chat"}, {"name": "nightly"}],
     "waiting": {"max_requests": 8, "max_seconds": 2.0},
-    "tiers": {"min_dwell_seconds": 3.0},
+    "tiers": {"min_dwell_seconds": 1.0},
 }
 # Name, seconds, and clients of each tenant.
 PHASES = (

@@ -14,6 +14,7 @@ from tests.monitoring.overload import overload
 from tests.monitoring.process import eventually
 from tests.monitoring.prometheus import Prometheus
 from tests.monitoring.scene import Scene, bearer, keys, running_scene
+from tests.monitoring.streaming import asking
 from tests.vllm.server import free_port
 
 DEADLINE_SECONDS = 90.0
@@ -80,7 +81,7 @@ def is_answered(prometheus: Prometheus, asked: Asked) -> bool:
 
 
 def answer_all(scene: Scene, wanted: set[Asked]) -> None:
-    """Wait, under load that is too much, until each has had an answer."""
+    """Wait, under load that is too much, until each has had an answer. Some ask in shadow mode and get whole answers."""
     left = set(wanted)
 
     def look() -> bool:
@@ -89,7 +90,7 @@ def answer_all(scene: Scene, wanted: set[Asked]) -> None:
 
     with (
         overload(scene.kvguard.url, max_tokens=300),
-        overload(scene.kvguard.url, clients=1, headers=bearer("trial")),
+        asking(scene.kvguard.url, clients=2, headers=bearer("trial")),
         contextlib.suppress(AssertionError),
     ):
         eventually(look, seconds=DEADLINE_SECONDS, what="every query is answered")
