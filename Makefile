@@ -1,4 +1,4 @@
-# Everything needs Python 3.11+ and its package index only, except test-vllm, test-monitoring and bench (see
+# Everything needs Python 3.11+ and its package index only, except test-vllm, test-monitoring, test-browser and bench (see
 # docs/development.md).
 PYTHON ?= python3
 BACKEND ?= sim://
@@ -11,7 +11,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs test-vllm test-monitoring test-package engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tuning bench-routing bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs dashboard dashboard-pictures test-vllm test-monitoring test-package test-browser engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tuning bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -37,6 +37,14 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m docs.generate
 
+dashboard: $(VENV)/.dev
+	$(BIN)/python -m grafana.generate
+
+# Of an overload that is recorded by a real Prometheus; takes three minutes.
+dashboard-pictures: $(VENV)/.dev
+	tests/monitoring/install.sh
+	$(BIN)/python -m grafana.pictures
+
 # The real engine and real clients, in environments of their own: see tests/vllm/. Clients bring pytest plugins along and
 # hold back versions of what kvguard uses; TGI's own holds back those of the others.
 test-vllm: $(VENV)/.dev engine-and-clients
@@ -50,6 +58,11 @@ test-package: $(VENV)/.dev
 test-monitoring: $(VENV)/.dev
 	tests/monitoring/install.sh
 	$(BIN)/pytest tests/monitoring -m monitoring -v
+
+# The live page in a headless Chromium.
+test-browser: $(VENV)/.dev
+	tests/browser/install.sh
+	$(BIN)/pytest tests/browser -m browser -v
 
 engine-and-clients: $(CLIENTS_VENV)/.installed $(LEGACY_CLIENTS_VENV)/.installed
 	tests/vllm/install.sh

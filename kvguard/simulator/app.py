@@ -119,7 +119,8 @@ def _plain_routes(config: SimConfig, clock: Clock, driver: VllmDriver) -> list[R
         return Response(status_code=200 if driver.running else 503)
 
     async def metrics(_: Request) -> Response:
-        return Response(exposition.render(config, driver.stats), headers={"content-type": exposition.CONTENT_TYPE})
+        page = exposition.render(config, driver.stats, turned_away=driver.turned_away)
+        return Response(page, headers={"content-type": exposition.CONTENT_TYPE})
 
     async def version(_: Request) -> Response:
         return JSONResponse({"version": VERSION})

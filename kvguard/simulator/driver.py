@@ -86,12 +86,13 @@ class GiveUp(Protocol):
 class EngineDriver(Generic[RequestT, StatsT]):
     """One engine, its clock and the streams of its live sequences; it takes at most `most_unfinished` of them.
 
-    `on_step` hears of every step once it is over.
+    `on_step` hears of every step once it is over; `turned_away` counts the requests that were too many.
     """
 
     def __init__(self, engine: Engine[RequestT, StatsT], clock: Clock, *, most_unfinished: int | None = None) -> None:
         self.engine = engine
         self.on_step: Callable[[StepResult], None] = lambda result: None
+        self.turned_away = 0
         self._clock = clock
         self._bound = most_unfinished
         self._work = asyncio.Event()
@@ -115,6 +116,7 @@ class EngineDriver(Generic[RequestT, StatsT]):
         They generate at most `most_tokens` together.
         """
         if self._bound is not None and self.engine.unfinished + len(requests) > self._bound:
+            self.turned_away += 1
             raise EngineBusyError
         sequence_ids = [self.engine.submit(request) for request in requests]
         stream = RequestStream(self, sequence_ids, most_tokens)

@@ -9,9 +9,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ENGINE_LABEL = "0"
 
 
-def render(config: SimConfig, stats: EngineStats) -> str:
-    """One scrape."""
-    return "".join(_families(config, stats))
+def render(config: SimConfig, stats: EngineStats, *, turned_away: int = 0) -> str:
+    """One scrape of an engine that has `turned_away` so many requests."""
+    return "".join((*_families(config, stats), _rejections(config, turned_away)))
 
 
 def _families(config: SimConfig, stats: EngineStats) -> Iterator[str]:
@@ -31,6 +31,16 @@ def _families(config: SimConfig, stats: EngineStats) -> Iterator[str]:
         [(labels | {"finished_reason": reason}, count) for reason, count in _finished(stats).items()],
     )
     yield _family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", [(_cache(config), 1)])
+
+
+def _rejections(config: SimConfig, turned_away: int) -> str:
+    """Counted before any engine is chosen, so the series names none."""
+    reasons = {"max_num_queued_reqs": turned_away, "max_num_queued_tokens": 0}
+    text = "Number of admission attempts rejected by a queue limit, by reason."
+    samples: list[tuple[dict[str, str], float]] = [
+        ({"model_name": config.model, "reason": reason}, count) for reason, count in reasons.items()
+    ]
+    return _family("admission_rejections_total", "counter", text, samples)
 
 
 def _plain(stats: EngineStats) -> tuple[tuple[str, str, str, float], ...]:

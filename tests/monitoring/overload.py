@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import httpx
 
@@ -18,15 +18,17 @@ def ask(url: str, *, max_tokens: int, timeout: float = 60.0) -> int:
 
 
 @contextlib.contextmanager
-def overload(url: str, *, clients: int = 24, max_tokens: int = 400) -> Iterator[None]:
+def overload(
+    url: str, *, clients: int = 24, max_tokens: int = 400, headers: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Load on kvguard at `url` while the context lasts. Who is refused comes back after a moment, whatever
-    `Retry-After` says.
+    `Retry-After` says. `headers` say who asks.
     """
     over = threading.Event()
 
     def insist() -> None:
         body = {"model": "sim-tiny", "prompt": PROMPT, "max_tokens": max_tokens, "ignore_eos": True}
-        with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
             while not over.is_set():
                 with contextlib.suppress(httpx.TransportError):
                     if client.post(PATH, json=body).is_success:

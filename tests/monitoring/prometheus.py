@@ -37,9 +37,11 @@ class Prometheus:
         """The expression now, or at a time. Raises HTTPStatusError for one that cannot be evaluated."""
         return _samples(self._get("query", query=expression, **({} if at is None else {"time": at})))
 
-    def query_range(self, expression: str, *, seconds: float, step: float = 1.0) -> list[Sample]:
-        """The expression over the last so many seconds."""
-        end = time.time()
+    def query_range(
+        self, expression: str, *, seconds: float, step: float = 1.0, end: float | None = None
+    ) -> list[Sample]:
+        """The expression over the last so many seconds, or over those before `end`."""
+        end = time.time() if end is None else end
         return _samples(self._get("query_range", query=expression, start=end - seconds, end=end, step=step))
 
     def exemplars(self, expression: str, *, seconds: float = 300.0) -> list[dict[str, Any]]:

@@ -116,7 +116,7 @@ async def test_the_bound_refuses_all_or_nothing():
         submit(driver, [forced(1, 5)])
         with pytest.raises(EngineBusyError):
             submit(driver, [forced(1, 5)] * 3)
-        assert driver.engine.unfinished == 1
+        assert (driver.engine.unfinished, driver.turned_away) == (1, 1)
         submit(driver, [forced(1, 5)] * 2)
         assert driver.engine.unfinished == 3
 

@@ -25,7 +25,7 @@ STATS = EngineStats(
 
 def test_every_number_has_its_series():
     """A scrape carries the engine's numbers under vLLM's names."""
-    assert parsed(render(SimConfig(), STATS)) == {
+    assert parsed(render(SimConfig(), STATS, turned_away=5)) == {
         ("vllm:num_requests_running",): 4,
         ("vllm:num_requests_waiting",): 3,
         ("vllm:num_requests_waiting_by_reason", "capacity"): 3,
@@ -36,6 +36,8 @@ def test_every_number_has_its_series():
         ("vllm:generation_tokens_total",): 6149,
         ("vllm:prefix_cache_queries_total",): 184946,
         ("vllm:prefix_cache_hits_total",): 159872,
+        ("vllm:admission_rejections_total", "max_num_queued_reqs"): 5,
+        ("vllm:admission_rejections_total", "max_num_queued_tokens"): 0,
         ("vllm:request_success_total", "stop"): 9,
         ("vllm:request_success_total", "length"): 377,
         ("vllm:request_success_total", "abort"): 0,
@@ -46,10 +48,10 @@ def test_every_number_has_its_series():
 
 
 def test_labels_are_those_of_vllm():
-    """Every series names engine and model, except the cache settings, which name the engine only."""
+    """Every series names engine and model, but the cache settings no model, and what no engine took no engine."""
     for family in text_string_to_metric_families(render(SimConfig(), STATS)):
         for sample in family.samples:
-            assert sample.labels["engine"] == "0"
+            assert sample.labels.get("engine") == (None if "admission_rejections" in sample.name else "0")
             named = "model_name" in sample.labels
             assert named is (sample.name != "vllm:cache_config_info")
 
@@ -60,7 +62,7 @@ def test_lines_look_as_vllm_writes_them():
     assert "# TYPE vllm:num_requests_running gauge\n" in text
     assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 4.0\n' in text
     assert 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 9.0\n' in text
-    assert text.count("# HELP") == text.count("# TYPE") == 11
+    assert text.count("# HELP") == text.count("# TYPE") == 12
 
 
 def test_a_model_name_is_escaped():

@@ -36,12 +36,13 @@ class KvguardProcess:
 
 
 @contextlib.contextmanager
-def kvguard_process(backend_url: str, log_path: Path, *, config: Path | None = None) -> Iterator[KvguardProcess]:
-    """kvguard in front of a backend, ready when this yields. It gets no settings but the address, its ports and those
-    of the file.
+def kvguard_process(backend_url: str | None, log_path: Path, *, config: Path | None = None) -> Iterator[KvguardProcess]:
+    """kvguard in front of a backend, or of those of the file, ready when this yields. It gets no settings but the
+    address, its ports and those of the file.
     """
     running = KvguardProcess(free_port(), free_port(), log_path)
-    command = [sys.executable, "-m", "kvguard", "serve", "--backend", backend_url, "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "kvguard", "serve", "--host", "127.0.0.1"]
+    command += [] if backend_url is None else ["--backend", backend_url]
     command += ["--port", str(running.port), "--admin-port", str(running.admin_port)]
     command += [] if config is None else ["--config", str(config)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KVGUARD_")}

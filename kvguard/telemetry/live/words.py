@@ -177,8 +177,8 @@ def _turn(servers: Sequence[Server], broken: Mapping[str, Sequence[str]], tier: 
     demand = sum(server.demand_ratio or 0.0 for server in servers)
     if tier is Tier.REJECT:
         need = (
-            f"Admitted and refused together would fill {demand:.1f} servers of this size (who tries again counts again), "
-            f"there {'is' if len(servers) == 1 else 'are'} {len(servers)}. "
+            f"Admitted and refused together would fill {demand:.1f} servers of this size (who tries again counts "
+            f"again), there {'is' if len(servers) == 1 else 'are'} {len(servers)}. "
             if demand
             else ""
         )
