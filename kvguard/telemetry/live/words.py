@@ -125,7 +125,9 @@ def _title(servers: Sequence[Server], broken: Mapping[str, Sequence[str]], tier:
 
 
 def _count(some: int, all_: int) -> str:
-    return "the server" if all_ == 1 else "all servers" if some == all_ else f"{some} of {all_} servers"
+    if all_ == 1:
+        return "the server is"
+    return "all servers are" if some == all_ else f"{some} of {all_} servers {'is' if some == 1 else 'are'}"
 
 
 def _who(traffic: Traffic, waiting: int) -> str:
@@ -135,11 +137,11 @@ def _who(traffic: Traffic, waiting: int) -> str:
         return f"No requests in the last {traffic.seconds} s."
     text = f"Of {total} requests in the last {traffic.seconds} s "
     parts = [
-        f"{outcomes[outcome.value]} were {word}"
+        f"{outcomes[outcome.value]} {word}"
         for outcome, word in ((Outcome.REJECTED, "refused"), (Outcome.DEGRADED, "degraded"), (Outcome.FAILED, "failed"))
         if outcomes[outcome.value]
     ]
-    text += " and ".join(parts) if parts else "all passed unchanged"
+    text += ", ".join(parts) if parts else "all passed unchanged"
     met = [*_most(traffic.tenants, "tenant"), *_most(traffic.classes, "class")]
     return (
         text
