@@ -11,7 +11,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs screenshots dashboard dashboard-pictures test-vllm test-monitoring test-package test-browser engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tuning bench-routing bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs screenshots drill dashboard dashboard-pictures test-vllm test-monitoring test-package test-browser engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tuning bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -67,6 +67,11 @@ test-browser: $(VENV)/.dev
 screenshots: $(VENV)/.dev
 	tests/browser/install.sh
 	$(BIN)/python -m docs.screenshots
+
+drill: $(VENV)/.dev
+	tests/monitoring/install.sh
+	tests/browser/install.sh
+	$(BIN)/python -m docs.drill
 
 engine-and-clients: $(CLIENTS_VENV)/.installed $(LEGACY_CLIENTS_VENV)/.installed
 	tests/vllm/install.sh

@@ -28,10 +28,16 @@ class Scene:
 
 @contextlib.contextmanager
 def running_scene(
-    directory: Path, *, engine: str, backend: Mapping[str, Any] | None = None, **settings: Any
+    directory: Path,
+    *,
+    engine: str,
+    backend: Mapping[str, Any] | None = None,
+    alerting: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[Scene]:
     """All of it, in `directory`, around the engine of a `sim://` or `sim+tgi://` address. kvguard is the job `kvguard`,
-    the twin the job `engine`. `backend` are kvguard's settings for the twin, `settings` its others.
+    the twin the job `engine`. `backend` are kvguard's settings for the twin, `settings` its others; `alerting` are the
+    rules and the Alertmanager of Prometheus, if it is to have some.
     """
     port, tgi = free_port(), engine.startswith("sim+tgi://")
     address = f"127.0.0.1:{port}"
@@ -43,7 +49,9 @@ def running_scene(
         started(command, ready=f"http://{address}/metrics", log_path=directory / "twin.log"),
         kvguard_process(None, directory / "kvguard.log", config=config) as kvguard,
         running_prometheus(
-            directory, targets={"kvguard": [f"127.0.0.1:{kvguard.admin_port}"], "engine": [address]}
+            directory,
+            targets={"kvguard": [f"127.0.0.1:{kvguard.admin_port}"], "engine": [address]},
+            **(alerting or {}),
         ) as prometheus,
     ):
         yield Scene(kvguard, prometheus)
