@@ -134,7 +134,9 @@ class BackendSettings(Section):
             )
         if parts.scheme == "https" and address.startswith(DNS_PREFIX):
             raise ValueError("dns+https cannot work: certificates are for names, and each backend found is an address")
-        if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
+        if "@" in parts.netloc:  # it would show in metrics and logs
+            raise ValueError("must not hold a user or a password; kvguard passes on what clients send")
+        if parts.path.strip("/") or parts.query or parts.fragment:
             raise ValueError("must end after host:port; kvguard adds the path")
         if parts.port == 0:
             raise ValueError("port must be 1 to 65535")

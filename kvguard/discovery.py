@@ -114,7 +114,7 @@ class Discovery:
         except DiscoveryError as error:
             self._failed(str(error))
             return
-        before, members = self._members, answer | self._last_answer
+        before, members = self._members, answer | _lingering(self._last_answer, answer)
         if members != before:
             on_members(members)
         self._last_answer, self._members = answer, members
@@ -123,6 +123,14 @@ class Discovery:
     def _failed(self, why: str) -> None:
         known = len(self._members)
         self._reporter.discovery_failed(self._backend, why=why, known=known, now=self._clock.now())
+
+
+def _lingering(last: frozenset[str], answer: frozenset[str]) -> frozenset[str]:
+    """Addresses of the last answer that stay beside this one: not those of the other family, which are the same servers
+    once more, and none where it would be too many.
+    """
+    families = {":" in address for address in last | answer}
+    return last if len(families) == 1 and len(last | answer) <= MAX_ADDRESSES else frozenset()
 
 
 def parse_nameserver(text: str) -> tuple[str, int]:

@@ -4,7 +4,7 @@ Precedence: flag > `KVGUARD_...` environment (double underscore nests) > `kvguar
 faults, and every fault is reported at once. `sources` reads them; nothing else does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
@@ -22,7 +22,7 @@ from kvguard.admission.condition import SignalPolicy
 from kvguard.admission.decision import AdmissionPolicy
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.policies import NORMAL
-from kvguard.backend_sections import BackendSettings, DiscoverySettings, ModeChoice
+from kvguard.backend_sections import SIMULATED, BackendSettings, DiscoverySettings, ModeChoice
 from kvguard.errors import SettingsError
 from kvguard.faults import Fault, Given, faults_of, review
 from kvguard.policy_sections import (
@@ -55,6 +55,15 @@ from kvguard.sections import (
 from kvguard.token_sections import TokenSettings
 
 PREFIX: Final = "KVGUARD_"
+
+
+def _numbered(backends: Iterable[BackendSettings]) -> tuple[BackendSettings, ...]:
+    """Every embedded engine but the first gets a number, unless it has a name: their addresses tell nothing apart."""
+    found, embedded = list[BackendSettings](), 0
+    for backend in backends:
+        embedded += (unnamed := backend.name is None and backend.url.startswith(SIMULATED))
+        found.append(backend.model_copy(update={"name": f"sim-{embedded}"}) if unnamed and embedded > 1 else backend)
+    return tuple(found)
 
 
 class Settings(BaseSettings):
@@ -114,11 +123,16 @@ class Settings(BaseSettings):
     def _distinct(cls, backends: tuple[BackendSettings, ...]) -> tuple[BackendSettings, ...]:
         if not backends:
             raise ValueError("name at least one")
+        backends = _numbered(backends)
         labels = [backend.label for backend in backends]
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         if repeated:
             text = f"two backends are named {', '.join(repeated)}; give each a name of its own"
             raise together(text, *((number, part) for number in range(len(backends)) for part in ("url", "name")))
+        found_under = tuple(f"{backend.label}/" for backend in backends if backend.discovers)
+        if confused := [label for label in labels if label.startswith(found_under)]:
+            text = f"{', '.join(confused)} is named as a server that is found under another name; name it otherwise"
+            raise together(text, *((number, "name") for number in range(len(backends))))
         if len({backend.kind for backend in backends}) > 1:
             text = "vLLM and TGI cannot stand behind one kvguard: they read the same request differently"
             raise together(text, *((number, "url") for number in range(len(backends))))

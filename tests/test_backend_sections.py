@@ -76,6 +76,13 @@ def test_two_entries_of_one_name_need_names_of_their_own() -> None:
         Settings(backends=[{"url": "dns+http://vllm:8000"}, {"url": "http://vllm:8000"}])
 
 
+def test_embedded_engines_are_numbered() -> None:
+    """Their addresses tell nothing apart; those that have names keep them."""
+    urls = ["sim://", "sim://?max_num_seqs=4", "sim://"]
+    settings = Settings(backends=[*({"url": url} for url in urls), {"url": "sim://", "name": "own"}])
+    assert [backend.label for backend in settings.backends] == ["sim", "sim-2", "sim-3", "own"]
+
+
 def test_look_ups_go_by_their_section() -> None:
     """The defaults are those of the policy; whatever is set is in it."""
     assert DiscoverySettings().policy() == DiscoveryPolicy()

@@ -213,6 +213,9 @@ class Bench:
         self.changes.append(set(members))
 
 
+MANY = " ".join(f"10.0.{number // 256}.{number % 256}" for number in range(MAX_ADDRESSES))
+
+
 @pytest.mark.parametrize(
     ("answers", "changes"),
     [
@@ -225,6 +228,9 @@ class Bench:
         (["a b", GONE, GONE, GONE, "a b"], [{"a", "b"}]),
         ([GONE, GONE, "a"], [{"a"}]),
         ([GONE, GONE], []),
+        # The same servers by their other family, and a change of more than there may be.
+        (["a", "::1", "::1"], [{"a"}, {"::1"}]),
+        ([MANY, "a", "a"], [set(MANY.split()), {"a"}]),
     ],
 )
 async def test_addresses_come_at_once_and_go_after_two_answers_without_them(
