@@ -21,6 +21,7 @@ from kvguard.proxy.controller import Controller
 from kvguard.proxy.exchange import Exchange, Message, Patience
 from kvguard.proxy.pipeline import Pipeline, PipelinePolicy
 from kvguard.proxy.upstream import Headers, UpstreamRequest
+from kvguard.telemetry.live.record import Record
 from kvguard.telemetry.log import DecisionLog, configure_logging
 from kvguard.telemetry.metrics import Metrics
 from kvguard.telemetry.reporter import Reporter
@@ -110,7 +111,8 @@ class Front:
         self.asked: list[UpstreamRequest] = []
         self.answer = Answer(b"{}", None, headers=JSON)
         metrics = Metrics(self.registry, version="0", wall=self.clock.wall)
-        reporter = Reporter(metrics, DecisionLog(configure_logging("error", io.StringIO())))
+        log, live = DecisionLog(configure_logging("error", io.StringIO())), Record(self.clock.now, self.clock.wall)
+        reporter = Reporter(metrics, log, live)
         tiers = AdmissionPolicy(tiers=TierPolicy(), degrade=DegradePolicy())
         controller = Controller(
             [backend], tiers, RetryPolicy(), rng=random.Random(0), on_tier_change=lambda change: None
