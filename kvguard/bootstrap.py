@@ -95,7 +95,7 @@ async def running(
         metrics = _metrics(asked, registry, clock)
         record = Record(clock.now, clock.wall, lambda: metrics.settings.in_force.tenants)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
-        reporter = Reporter(metrics, DecisionLog(logger), record, file_of_decisions)
+        reporter = Reporter(metrics, DecisionLog(logger, sample=settings.log.sample), record, file_of_decisions)
         controller = Controller(
             (),
             settings.admission_policy(),

@@ -168,7 +168,7 @@ def _serve(chosen: argparse.Namespace) -> None:
     settings = _checked(chosen)
     _raise_file_limit()
     with (
-        background_logging(settings.log.level, sys.stdout) as logger,
+        background_logging(settings.log.level, sys.stdout, settings.log.format) as logger,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
         file = SettingsFile(path=chosen.config or DEFAULT_FILE, load=functools.partial(_settings, chosen))

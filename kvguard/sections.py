@@ -286,6 +286,10 @@ class LogSettings(Section):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Decisions above tier 0 are warnings."""
+    format: Literal["json", "console"] = "json"
+    """`json`: one object a line, for machines; `console`: `name=value`, for people."""
+    sample: Ratio = 0.0
+    """Share of the decisions at tier 0 that is logged too; by the request id, the same for every kvguard it passes."""
 
 
 class DecisionLogSettings(Section):

@@ -151,6 +151,7 @@ class TrafficApp:
             self._reporter.decision(
                 DecisionEvent(
                     request_id=exchange.request_id,
+                    trace_id=exchange.trace_id,
                     route=path,
                     outcome=Outcome.FAILED,
                     tier=self._controller.tier,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kvguard.errors import InvalidRequest
-from kvguard.proxy.headers import REQUEST_ID, find, sane_request_id
+from kvguard.proxy.headers import REQUEST_ID, find, sane_request_id, trace_id_of
 from kvguard.proxy.upstream import Headers
 
 Message = MutableMapping[str, Any]
@@ -59,6 +59,7 @@ class Exchange:
         self.query: bytes = scope.get("query_string", b"")
         self.received_at = received_at
         self.request_id = sane_request_id(find(self.headers, b"x-request-id")) or secrets.token_hex(16)
+        self.trace_id = trace_id_of(self.headers)
         self.started = False
         self.closes: Callable[[], bool] = _never
         self.cut_off = False

@@ -31,6 +31,7 @@ _RESTATED = frozenset({b"host", b"content-length", b"expect", b"accept-encoding"
 # Characters no field value may have (RFC 9110, 5.5); the server refuses to send them, so a space takes their place.
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
+_TRACE_PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -74,3 +75,9 @@ def _tokens(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> set[bytes]:
 def sane_request_id(value: bytes | None) -> str | None:
     """A client's request id if it is safe to log and forward."""
     return value.decode("ascii") if value is not None and _SANE_ID.fullmatch(value) else None
+
+
+def trace_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The trace a request belongs to, by its `traceparent` (W3C Trace Context); "" without a valid one."""
+    match = _TRACE_PARENT.fullmatch(find(headers, b"traceparent") or b"")
+    return match[1].decode("ascii") if match else ""

@@ -115,6 +115,7 @@ class Pipeline:
         self._reporter.decision(
             DecisionEvent(
                 request_id=exchange.request_id,
+                trace_id=exchange.trace_id,
                 route=route.path,
                 outcome=Outcome.REJECTED,
                 tier=refusal.tier,
@@ -347,6 +348,7 @@ class Pipeline:
                 tenant=work.caller.tenant,
                 priority=work.caller.priority,
                 request_id=work.exchange.request_id,
+                trace_id=work.exchange.trace_id,
                 route=work.route.path,
                 outcome=Outcome.FAILED,
                 tier=refusal.tier,

@@ -88,6 +88,7 @@ class Work:
         requested = asked.sequences * asked.expected_output
         return DecisionEvent(
             request_id=self.exchange.request_id,
+            trace_id=self.exchange.trace_id,
             route=self.route.path,
             outcome=_outcome(verdict, rewritten),
             tier=Tier(verdict.tier),
@@ -112,6 +113,7 @@ class Work:
         first = relayed.first_byte_at if relayed else None
         return EndEvent(
             request_id=self.exchange.request_id,
+            trace_id=self.exchange.trace_id,
             route=self.route.path,
             backend=self.admission.backend.name,
             end=end,

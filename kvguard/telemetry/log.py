@@ -5,8 +5,10 @@ import json
 import logging
 import logging.handlers
 import queue
+import re
 import threading
 import traceback
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -36,13 +38,45 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[0]:
             # The type only: messages of third parties may quote what they choked on.
             line["error"] = record.exc_info[0].__name__
-        return json.dumps(line, default=str)
+        return _plain(json.dumps(line, default=str))
 
 
-def configure_logging(level: str, stream: TextIO) -> logging.Logger:
-    """Send kvguard's and uvicorn's records to `stream` as JSON lines."""
+class ConsoleFormatter(JsonFormatter):
+    """A record as one line for people: time, level, event, and fields as `name=value`; in `colour` on a terminal."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = json.loads(super().format(record))
+        at, level, event = line.pop("ts")[11:], line.pop("level").upper(), line.pop("event")
+        head = f"{at} {level:<7} {_shown(event)}"
+        if self._colour:
+            head = f"\x1b[{_COLOURS.get(level, '0')}m{head}\x1b[0m"
+        return " ".join([head, *(f"{name}={_shown(value)}" for name, value in line.items())])
+
+
+_COLOURS = {"WARNING": "33", "ERROR": "31", "DEBUG": "2"}
+_BARE = re.compile(r"[A-Za-z0-9._:/+=@,%>*()\[\]-]+")
+
+
+def _shown(value: object) -> str:
+    """A text as it is where that cannot be misread, anything else as JSON."""
+    if isinstance(value, str) and _BARE.fullmatch(value):
+        return value
+    return _plain(json.dumps(value))
+
+
+def _plain(text: str) -> str:
+    """JSON escapes every control character but this one, which terminals obey too."""
+    return text.replace("\x7f", "\\u007f")
+
+
+def configure_logging(level: str, stream: TextIO, form: str = "json") -> logging.Logger:
+    """Send kvguard's and uvicorn's records to `stream`, one a line, as `json` or for the `console`."""
     out = logging.StreamHandler(stream)
-    out.setFormatter(JsonFormatter())
+    out.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter(colour=stream.isatty()))
     for name, least in zip(LOGGERS, (level.upper(), "WARNING", "ERROR"), strict=True):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [out], False
@@ -72,11 +106,11 @@ class _DroppingHandler(logging.handlers.QueueHandler):
 
 
 @contextlib.contextmanager
-def background_logging(level: str, stream: TextIO) -> Iterator[logging.Logger]:
+def background_logging(level: str, stream: TextIO, form: str = "json") -> Iterator[logging.Logger]:
     """`configure_logging`, written by a thread, so that a reader of `stream` that stops cannot stop the service."""
     logging.raiseExceptions = False
     records: queue.Queue[logging.LogRecord] = queue.Queue(MAX_QUEUED)
-    logger = configure_logging(level, stream)
+    logger = configure_logging(level, stream, form)
     out = logger.handlers[0]
     handler = _DroppingHandler(records)
     for name in LOGGERS:
@@ -99,24 +133,32 @@ def _write_all(records: queue.Queue[logging.LogRecord], out: logging.Handler) ->
 
 @dataclass(slots=True)
 class DecisionLog:
-    """Writes events; `remind_seconds` limits how often the same condition of a backend is repeated."""
+    """Writes events; `remind_seconds` limits how often the same condition of a backend is repeated. Of decisions that
+    changed nothing this `sample` is written, by a hash of the request id, so that several kvguards write of the same.
+    """
 
     logger: logging.Logger
     remind_seconds: float = 60.0
+    sample: float = 0.0
     _reminded: dict[tuple[str, str], float] = field(default_factory=dict)
     _conditions: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def decision(self, event: DecisionEvent) -> None:
-        """A warning for every decision above tier 0; routine admissions and faults of clients only at debug."""
+        """A warning for every decision above tier 0; routine admissions and faults of clients only at debug, or where
+        they are in the sample.
+        """
         fault_of_client = event.reason is not None and not event.reason.retryable
         routine = event.outcome is Outcome.ADMITTED and event.tier is Tier.NORMAL
-        level = logging.DEBUG if routine or (fault_of_client and event.tier is Tier.NORMAL) else logging.WARNING
+        level = logging.WARNING
+        if routine or (fault_of_client and event.tier is Tier.NORMAL):
+            level = logging.INFO if _sampled(event.request_id, self.sample) else logging.DEBUG
         if not self.logger.isEnabledFor(level):
             return
         self._write(
             level,
             "decision",
             request_id=event.request_id,
+            trace_id=event.trace_id or None,
             route=event.route,
             outcome=event.outcome.value,
             tier=int(event.tier),
@@ -126,7 +168,7 @@ class DecisionLog:
             prompt_tokens=event.prompt_tokens,
             predicted_blocks=event.blocks,
             changes=list(event.changes) or None,
-            retry_after_seconds=event.retry_after_seconds,
+            retry_after_seconds=None if event.retry_after_seconds is None else round(event.retry_after_seconds, 3),
             tenant=event.tenant or None,
             priority=event.priority or None,
             mode=event.mode.value if event.mode is Mode.SHADOW else None,
@@ -139,6 +181,7 @@ class DecisionLog:
             level,
             "end",
             request_id=event.request_id,
+            trace_id=event.trace_id or None,
             route=event.route,
             backend=event.backend,
             end=event.end.value,
@@ -283,6 +326,10 @@ class DecisionLog:
     def _write(self, level: int, event: str, **fields: object) -> None:
         present = {name: value for name, value in fields.items() if value is not None}
         self.logger.log(level, event, extra={"fields": present})
+
+
+def _sampled(request_id: str, share: float) -> bool:
+    return share > 0 and zlib.crc32(request_id.encode()) < share * 2**32
 
 
 def _alarming(verdict: ThresholdVerdict) -> bool:

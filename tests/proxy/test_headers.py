@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvguard.proxy.headers import asks_for_websocket, find, sane_request_id, to_client, to_upstream
+from kvguard.proxy.headers import asks_for_websocket, find, sane_request_id, to_client, to_upstream, trace_id_of
 
 
 def test_hop_by_hop_and_restated_headers_do_not_reach_the_backend() -> None:
@@ -93,3 +93,25 @@ def test_what_asks_for_a_websocket(connection: list[bytes], upgrade: list[bytes]
     """An upgrade that both headers name, in whatever case and company."""
     headers = [*((b"Connection", value) for value in connection), *((b"upgrade", value) for value in upgrade)]
     assert asks_for_websocket(headers) is asks
+
+
+TRACE = b"0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (b"00-" + TRACE + b"-b7ad6b7169203331-01", TRACE.decode()),
+        (b"01-" + TRACE + b"-b7ad6b7169203331-01-more", TRACE.decode()),
+        (b"ff-" + TRACE + b"-b7ad6b7169203331-01", ""),
+        (b"00-" + b"0" * 32 + b"-b7ad6b7169203331-01", ""),
+        (b"00-" + TRACE + b"-0000000000000000-01", ""),
+        (b"00-" + TRACE.upper() + b"-b7ad6b7169203331-01", ""),
+        (b"00-" + TRACE + b"-b7ad6b7169203331", ""),
+        (b"x\n", ""),
+        (None, ""),
+    ],
+)
+def test_the_trace_of_a_request(value: bytes | None, found: str) -> None:
+    """Only a parent that the W3C's rules allow names one."""
+    assert trace_id_of([] if value is None else [(b"traceparent", value)]) == found

@@ -16,9 +16,9 @@ from kvguard.telemetry.events import DecisionEvent, End, EndEvent, Mode, Outcome
 from kvguard.telemetry.log import DecisionLog, configure_logging, rounded
 
 
-def logged(level: str = "info") -> tuple[DecisionLog, io.StringIO]:
+def logged(level: str = "info", form: str = "json", **how: float) -> tuple[DecisionLog, io.StringIO]:
     stream = io.StringIO()
-    return DecisionLog(configure_logging(level, stream)), stream
+    return DecisionLog(configure_logging(level, stream, form), **how), stream
 
 
 def lines(stream: io.StringIO) -> list[dict]:
@@ -275,3 +275,75 @@ def test_a_state_file_that_is_ignored_is_a_warning() -> None:
     (line,) = lines(stream)
     assert (line["event"], line["level"], line["state"]) == ("state_file", "warning", "ignored")
     assert (line["path"], line["why"]) == ("/var/lengths.json", "No such file or directory")
+
+
+class Terminal(io.StringIO):
+    """A stream that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+REFUSAL = {"reason": RejectReason.SATURATED, "backend": "b", "trace_id": "0af7651916cd43dd8448eb211c80319c"}
+
+
+def test_the_console_is_for_people() -> None:
+    """Time, level, event, and only what is known; colours on a terminal alone."""
+    log, stream = logged(form="console")
+    log.decision(decision(Outcome.REJECTED, Tier.REJECT, **REFUSAL))
+    at, rest = stream.getvalue().rstrip("\n").split(" ", 1)
+    assert len(at) == len("12:34:56.789")
+    assert rest == (
+        "WARNING decision request_id=r trace_id=0af7651916cd43dd8448eb211c80319c route=/v1/completions outcome="
+        "rejected tier=3 reason=saturated backend=b prompt_tokens=0 predicted_blocks=0"
+    )
+    terminal = Terminal()
+    log = DecisionLog(configure_logging("info", terminal, "console"))
+    log.decision(decision(Outcome.REJECTED, Tier.REJECT, **REFUSAL))
+    assert terminal.getvalue().startswith("\x1b[33m")
+    assert "WARNING decision\x1b[0m request_id=r" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize(
+    "nasty",
+    [
+        "a\nlevel=error event=fake",
+        "a\r\n{}",
+        "\x1b[31mred\x1b[0m",
+        "\x9b31m",
+        "\x7f\x08\x00",
+        "\u202egnp.exe",
+        "\u2028next",
+        'quote" back\\slash',
+        "\ud800",
+        "a=b c=d",
+    ],
+)
+def test_nothing_that_comes_from_outside_breaks_a_line_or_reaches_a_terminal(form: str, nasty: str) -> None:
+    """One line of printable ASCII each, whatever names, reasons and faults are made of; JSON gives back what it was."""
+    log, stream = logged(form=form)
+    log.decision(decision(Outcome.REJECTED, Tier.REJECT, backend=nasty, tenant=nasty, changes=(nasty,)))
+    log.end(EndEvent(request_id="r", route="/", backend=nasty, end=End.UPSTREAM_ERROR, seconds=1.0, detail=nasty))
+    log.reload_failed([nasty])
+    logging.getLogger("uvicorn.error").error(nasty)
+    written = stream.getvalue()
+    assert written.count("\n") == len(written.splitlines()) == 4
+    assert all(" " <= character <= "~" for character in written.replace("\n", ""))
+    if form == "json":
+        assert lines(stream)[0]["backend"] == nasty
+
+
+def test_a_sample_of_what_changed_nothing() -> None:
+    """By the request id: about the share that was asked for, the same ones each time, and no more than that."""
+    told = []
+    for _ in range(2):
+        log, stream = logged(sample=0.25)
+        for number in range(1000):
+            log.decision(
+                DecisionEvent(request_id=f"id-{number}", route="/", outcome=Outcome.ADMITTED, tier=Tier.NORMAL)
+            )
+        told.append([line["request_id"] for line in lines(stream)])
+    assert told[0] == told[1]
+    assert 200 < len(told[0]) < 300
+    assert {line["level"] for line in lines(stream)} == {"info"}
