@@ -345,3 +345,11 @@ def test_what_generates_nothing_holds_its_prompts_to_its_end() -> None:
     assert totals(ledger) == (0, 0, 0, 0)
     assert ledger.profile.peak == 0
     assert ledger.violations == 0
+
+
+def test_those_in_flight_are_listed_oldest_first() -> None:
+    """An ended one is not among them."""
+    ledger = ledger_of()
+    first, second, third = (reserve(ledger, demand(16, cap=16), now=float(number)) for number in range(3))
+    ledger.end(second, ReservationState.RELEASED, now=3.0)
+    assert list(ledger.reservations) == [first, third]
