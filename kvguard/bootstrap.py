@@ -132,8 +132,11 @@ async def running(
 
         _join(members, settings)
         admin = create_admin(controller, registry, clock.now, explain, reporter, lifecycle.readiness)
-        facts = functools.partial(_facts, metrics, controller, lifecycle)
-        live = Live(controller, record, facts, lambda: shown_settings(members.settings), clock)
+        facts, fault = (
+            functools.partial(_facts, metrics, controller, lifecycle),
+            functools.partial(reporter.fault, "live"),
+        )
+        live = Live(controller, record, facts, lambda: shown_settings(members.settings), clock, fault)
         admin.include_router(live_routes(live))
         _beside(stack, lifecycle.remind(), live.run())
         admin_server = await stack.enter_async_context(serving(admin, listeners[0]))

@@ -25,7 +25,9 @@ _EVENTS: Final = "text/event-stream"
 
 
 class Live:
-    """Who watches, and what they see. `settings` are those in force, for people to read."""
+    """Who watches, and what they see. `settings` are those in force, for people to read; `fault` hears of what went
+    wrong here.
+    """
 
     def __init__(
         self,
@@ -34,7 +36,9 @@ class Live:
         facts: Callable[[], Facts],
         settings: Callable[[], Mapping[str, str]],
         clock: Clock,
+        fault: Callable[[Exception], None],
     ) -> None:
+        self._fault = fault
         self._controller = controller
         self._record = record
         self._facts = facts
@@ -46,14 +50,20 @@ class Live:
         """Keep the history, and tell those who watch, for as long as it lasts."""
         ticks = 0
         while True:
-            if ticks % TICKS_PER_SAMPLE == 0:
-                self._record.sample(self._controller.backends)
+            try:
+                self._tick(sampling=ticks % TICKS_PER_SAMPLE == 0)
+            except Exception as error:  # noqa: BLE001  a page that stands still would tell of a world gone by
+                self._fault(error)
             ticks += 1
-            if self._watchers:
-                event = _event("snapshot", msgspec.json.encode(self.snapshot()))
-                for watcher in self._watchers:
-                    watcher.put(event)
             await self._clock.sleep(TICK_SECONDS)
+
+    def _tick(self, *, sampling: bool) -> None:
+        if sampling:
+            self._record.sample(self._controller.backends)
+        if self._watchers:
+            event = _event("snapshot", msgspec.json.encode(self.snapshot()))
+            for watcher in self._watchers:
+                watcher.put(event)
 
     def snapshot(self) -> Snapshot:
         """Everything at this moment."""

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from kvguard.proxy.live import MAX_WATCHERS, TICK_SECONDS
+from kvguard.telemetry.live.record import Record
 from tests.kit.guard import Guard, guarding
 from tests.kit.stub import Stub, exposition, running_stub
 
@@ -101,3 +102,17 @@ async def test_the_page_loads_nothing_and_runs_only_its_own_script() -> None:
         assert not re.search(r"https?://|\bon[a-z]+=|style=", page.text)
         assert (await guard.admin.head("/")).status_code == 200
         assert (await guard.admin.get("/healthz")).status_code == 200
+
+
+async def test_a_fault_of_the_page_is_logged_and_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next second is kept as if nothing had been."""
+    async with running_stub(Stub(page=exposition(0.1))) as stub, guarding(stub) as guard:
+        await guard.advance(1.0)
+        with monkeypatch.context() as broken:
+            broken.setattr(Record, "sample", lambda *_: 1 / 0)
+            await guard.advance(1.0)
+        before = (await guard.admin.get("/live/snapshot")).json()["moment"]["at"]
+        await guard.advance(1.0)
+        assert (await guard.admin.get("/live/snapshot")).json()["moment"]["at"] > before
+        (fault,) = [line for line in guard.logs if line["event"] == "fault"]
+        assert (fault["request_id"], fault["error"]) == ("live", "ZeroDivisionError")

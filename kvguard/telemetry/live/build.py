@@ -3,8 +3,10 @@
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
+from kvguard.admission.blocks import BlockRule
 from kvguard.admission.ledger import Reservation
 from kvguard.admission.tiers import TierPolicy
 from kvguard.pool.backend import Backend
@@ -57,7 +59,6 @@ def snapshot(backends: Sequence[Backend], record: Record, facts: Facts, *, now: 
 def _server(backend: Backend, shadowed: frozenset[str], most: int, now: float) -> Server:
     occupancy, ratios = backend.occupancy, backend.occupancy.ratios(now)
     capacity, condition = occupancy.capacity, backend.condition(now)
-    half = max(backend.ledger.profile.peak, backend.ledger.held_blocks) / 2
     return Server(
         name=backend.name,
         tier=int(backend.tier.tier),
@@ -71,7 +72,7 @@ def _server(backend: Backend, shadowed: frozenset[str], most: int, now: float) -
         engine_waiting=condition.queue,
         capacity_tokens=capacity.tokens if capacity else None,
         demand_ratio=_rounded(backend.demand_ratio(now), 3),
-        half_free_seconds=_rounded(backend.drain_seconds(half, now) if half else None, 1),
+        half_free_seconds=_half_free(backend, now) if backend.tier.tier else None,
         usage=None
         if ratios is None
         else Usage(
@@ -84,25 +85,30 @@ def _server(backend: Backend, shadowed: frozenset[str], most: int, now: float) -
     )
 
 
+def _half_free(backend: Backend, now: float) -> float | None:
+    half = max(backend.ledger.profile.peak, backend.ledger.held_blocks) / 2
+    return _rounded(backend.drain_seconds(half, now) if half else None, 1)
+
+
 def _memory(backend: Backend, capacity_blocks: int, most: int, now: float) -> Memory:
     ledger, occupancy = backend.ledger, backend.occupancy
     foreign = occupancy.beside(occupancy.capacity, now).foreign_blocks if occupancy.capacity else 0.0
-    strips = [_strip(reservation, backend) for reservation in ledger.reservations]
-    shown = heapq.nlargest(most, strips, key=sum)
-    rest = [sum(strip[part] for strip in strips) - sum(strip[part] for strip in shown) for part in range(3)]
+    largest = heapq.nlargest(most, ledger.reservations, key=attrgetter("reserved_blocks"))
+    held = ledger.held_blocks - ledger.shared_blocks - sum(each.held_blocks for each in largest)
+    reserved = ledger.reserved_blocks - ledger.shared_blocks - sum(each.reserved_blocks for each in largest)
     return Memory(
         capacity_blocks=capacity_blocks,
         foreign_blocks=max(0, round(foreign)),
         shared_blocks=ledger.shared_blocks,
-        strips=tuple(shown),
-        rest_requests=len(strips) - len(shown),
-        rest=(rest[0], rest[1], rest[2]),
+        strips=tuple(_strip(reservation, ledger.rule) for reservation in largest),
+        rest_requests=ledger.live - len(largest),
+        rest=(held, reserved - held),
     )
 
 
-def _strip(reservation: Reservation, backend: Backend) -> tuple[int, int, int]:
+def _strip(reservation: Reservation, rule: BlockRule) -> tuple[int, int, int]:
     held = reservation.held_blocks
-    prompt = min(held, reservation.demand.prompt_blocks(backend.ledger.rule))
+    prompt = min(held, reservation.demand.prompt_blocks(rule))
     return prompt, held - prompt, reservation.reserved_blocks - held
 
 

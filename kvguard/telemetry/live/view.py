@@ -16,7 +16,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 class Memory(Struct, frozen=True, kw_only=True):
     """The cache of one backend in blocks. A strip is one request: its prompt, what it has produced, and what is still
-    expected of it; of the smallest requests only the sums are told.
+    expected of it; of the smallest requests only what they hold and what is still to come is told, all together.
     """
 
     capacity_blocks: int
@@ -24,7 +24,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     shared_blocks: int
     strips: tuple[tuple[int, int, int], ...]
     rest_requests: int
-    rest: tuple[int, int, int]
+    rest: tuple[int, int]
 
 
 class Server(Struct, frozen=True, kw_only=True):
