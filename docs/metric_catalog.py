@@ -51,6 +51,7 @@ _SOURCES = _of(CountSource)
 _LENGTHS = _of(LengthSource)
 
 CATALOG = {
+    "kvguard_alert_push_failures_total": _entry("Nobody was paged: the receiver in `alerts` does not answer."),
     "kvguard_backend_ejections_total": _entry("Errors of one server: how often it was given up."),
     "kvguard_backend_shared_address": _entry("Usage jumps between scrapes: kvguard sees several servers as one."),
     "kvguard_backend_standing": _entry("Load is uneven: who takes no requests, and why.", standing=_of(Standing)),

@@ -199,7 +199,8 @@ def telemetry() -> Row:
                 title="Settings taken over",
                 description="1 while the settings file, as last read, has no faults "
                 "(`kvguard_config_last_reload_successful`), and how often it had some "
-                "(`kvguard_config_reload_failures_total`).",
+                "(`kvguard_config_reload_failures_total`); messages to the receiver of `alerts` that failed "
+                "(`kvguard_alert_push_failures_total`).",
                 unit="short",
                 queries=(
                     Query(
@@ -209,6 +210,10 @@ def telemetry() -> Row:
                     Query(
                         expression=total(increase(ours("kvguard_config_reload_failures_total")), "instance"),
                         legend="{{instance}} faulty changes",
+                    ),
+                    Query(
+                        expression=total(increase(ours("kvguard_alert_push_failures_total")), "instance"),
+                        legend="{{instance}} alerts not taken",
                     ),
                 ),
             ),

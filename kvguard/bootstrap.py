@@ -5,6 +5,7 @@ import contextlib
 import functools
 import logging
 import random
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from kvguard import __version__
 from kvguard.admission.lengths import OutputLengths
+from kvguard.alert_push import AlertPush
 from kvguard.backend_sections import SIMULATED, SIMULATED_TGI, SIMULATED_VLLM, TGI_PREFIX, BackendSettings
 from kvguard.backends import build_backend, reading_of
 from kvguard.clock import Clock
@@ -39,6 +41,7 @@ from kvguard.proxy.live import Live, live_routes
 from kvguard.proxy.pipeline import Pipeline
 from kvguard.proxy.upstream import AiohttpUpstream, Upstream, UpstreamLimits, UpstreamRequest
 from kvguard.reload import Reloader, SettingsFile
+from kvguard.sections import ListenSettings
 from kvguard.server import bind, serving
 from kvguard.settings import Settings
 from kvguard.simulator.app import create_app
@@ -46,6 +49,7 @@ from kvguard.simulator.config import SimConfig, tgi_sim, vllm_sim
 from kvguard.simulator.tgi_app import create_tgi_app
 from kvguard.simulator.tgi_config import TgiSimConfig
 from kvguard.state import StateFile, check_writable
+from kvguard.telemetry.alerts import TierAlerts
 from kvguard.telemetry.collector import PoolCollector
 from kvguard.telemetry.decision_log import DecisionFile, check_appendable
 from kvguard.telemetry.lifecycle import LifecycleCollector, LifecycleLog
@@ -87,8 +91,7 @@ async def running(
     built or bound.
     """
     async with contextlib.AsyncExitStack() as stack:
-        listen = settings.listen
-        listeners = [stack.enter_context(bind(listen.host, port)) for port in (listen.admin_port, listen.port)]
+        listeners = _listeners(settings.listen, stack)
         asked, settings = settings, await _with_simulators(settings, clock, stack)
         registry = CollectorRegistry()
         lengths = {each.label: OutputLengths(settings.forecast.policy()) for each in settings.backends}
@@ -96,6 +99,7 @@ async def running(
         record = Record(clock.now, clock.wall, lambda: metrics.settings.in_force.tenants)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
         reporter = Reporter(metrics, DecisionLog(logger, sample=settings.log.sample), record, file_of_decisions)
+        _push_alerts(settings, metrics, reporter, clock, logger, stack)
         controller = Controller(
             (),
             settings.admission_policy(),
@@ -300,6 +304,28 @@ def _decision_file(
     )
     stack.enter_context(file.written())
     return file
+
+
+def _listeners(listen: ListenSettings, stack: contextlib.AsyncExitStack) -> list[socket.socket]:
+    """The sockets of the admin port and of the traffic port."""
+    return [stack.enter_context(bind(listen.host, port)) for port in (listen.admin_port, listen.port)]
+
+
+def _push_alerts(
+    settings: Settings,
+    metrics: Metrics,
+    reporter: Reporter,
+    clock: Clock,
+    logger: logging.Logger,
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Send tier changes to whoever is to be told, while `stack` lasts."""
+    receiver = settings.alerts.receiver()
+    if receiver is None:
+        return
+    alerts = TierAlerts(settings.alerts.policy())
+    reporter.on_tier = lambda backend, tier: alerts.change(backend, tier, now=clock.now())
+    _beside(stack, AlertPush(alerts, receiver, clock, logger, metrics.alert_push_failed).run())
 
 
 def _following(

@@ -25,6 +25,7 @@ from kvguard.admission.policies import NORMAL
 from kvguard.backend_sections import SIMULATED, BackendSettings, DiscoverySettings, ModeChoice
 from kvguard.errors import SettingsError
 from kvguard.faults import Fault, Given, faults_of, review
+from kvguard.observability_sections import AlertSettings
 from kvguard.policy_sections import (
     ALL_OTHERS,
     CLASSES,
@@ -106,6 +107,7 @@ class Settings(BaseSettings):
     discovery: DiscoverySettings = DiscoverySettings()
     log: LogSettings = LogSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
+    alerts: AlertSettings = AlertSettings()
     reload: ReloadSettings = ReloadSettings()
 
     @field_validator("backends", mode="before")

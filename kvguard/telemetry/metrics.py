@@ -108,6 +108,13 @@ class Metrics:
         self._lines_dropped = Counter(
             "kvguard_decision_log_dropped", "Lines of the decision log that were lost", registry=registry
         )
+        self._alerts_failed = Counter(
+            "kvguard_alert_push_failures", "Alert messages their receiver did not take", registry=registry
+        )
+
+    def alert_push_failed(self) -> None:
+        """Count an alert message that its receiver did not take."""
+        self._alerts_failed.inc()
 
     def line_dropped(self) -> None:
         """Count a line of the decision log that was not written."""

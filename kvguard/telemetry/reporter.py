@@ -1,8 +1,9 @@
 """Hands every event to the metrics and the log."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvguard.admission.occupancy import TelemetryState
+from kvguard.admission.tiers import Tier
 from kvguard.pool.backend import ConditionChange, SizingReview, StandingChange, TierChange
 from kvguard.telemetry.decision_log import DecisionFile
 from kvguard.telemetry.events import DecisionEvent, EndEvent, WaitEnd
@@ -12,9 +13,12 @@ from kvguard.telemetry.metrics import Metrics
 
 
 class Reporter:
-    """The one thing the request path and the poller report to. Decisions go to `file` too, where there is one."""
+    """The one thing the request path and the poller report to. Decisions go to `file` too, where there is one;
+    `on_tier` hears the tier of a backend when that changes or the backend is gone.
+    """
 
     def __init__(self, metrics: Metrics, log: DecisionLog, live: Record, file: DecisionFile | None = None) -> None:
+        self.on_tier: Callable[[str, Tier], None] = _nobody
         self._metrics = metrics
         self._log = log
         self._live = live
@@ -38,6 +42,7 @@ class Reporter:
         self._metrics.tier_change(change)
         self._log.tier_change(change)
         self._live.tier_change(change)
+        self.on_tier(change.backend, change.after)
 
     def condition_change(self, change: ConditionChange, *, now: float) -> None:
         """A backend's engine is in another condition."""
@@ -62,6 +67,7 @@ class Reporter:
         """A backend is gone, and nothing is in flight there any more."""
         self._metrics.forget_backend(backend)
         self._log.left(backend)
+        self.on_tier(backend, Tier.NORMAL)
 
     def rerouted(self, backend: str) -> None:
         """A request went elsewhere because no connection to this backend could be made."""
@@ -128,3 +134,7 @@ class Reporter:
     def fault(self, request_id: str, error: Exception) -> None:
         """kvguard itself failed on a request."""
         self._log.fault(request_id, error)
+
+
+def _nobody(_backend: str, _tier: Tier) -> None:
+    pass
