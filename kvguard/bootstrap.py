@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -56,6 +56,9 @@ from kvguard.telemetry.metrics import Metrics
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import CountSource, PromptCounter
 
+if TYPE_CHECKING:
+    from kvguard.telemetry.traces import Traces
+
 LOOPBACK = "127.0.0.1"
 MAX_TOKENIZE_ANSWER_BYTES = 16 * 1024 * 1024
 
@@ -71,6 +74,7 @@ class Service:
     registry: CollectorRegistry
     members: Members
     lifecycle: Lifecycle
+    reporter: Reporter
     reloader: Reloader | None = None
 
 
@@ -96,6 +100,9 @@ async def running(
         record = Record(clock.now, clock.wall, lambda: metrics.settings.in_force.tenants)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
         reporter = Reporter(metrics, DecisionLog(logger, sample=settings.log.sample), record, file_of_decisions)
+        if settings.tracing.enabled:
+            reporter.traces = _traces()
+            stack.push_async_callback(reporter.traces.close)
         controller = Controller(
             (),
             settings.admission_policy(),
@@ -152,6 +159,7 @@ async def running(
             registry=registry,
             members=members,
             lifecycle=lifecycle,
+            reporter=reporter,
             reloader=_following(file, asked, put, reporter, clock, stack),
         )
 
@@ -283,6 +291,15 @@ def _metrics(settings: Settings, registry: CollectorRegistry, clock: Clock) -> M
     )
     metrics.prepare_discovery([backend.label for backend in settings.backends if backend.discovers])
     return metrics
+
+
+def _traces() -> "Traces":
+    """Spans for a collector. Raises SettingsError without the extra."""
+    try:
+        from kvguard.telemetry import traces
+    except ImportError as error:
+        raise SettingsError(["tracing.enabled: needs the extra: pip install 'kvguard[otel]'"]) from error
+    return traces.Traces(traces.exporting())
 
 
 def _decision_file(

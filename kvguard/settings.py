@@ -50,6 +50,7 @@ from kvguard.sections import (
     StreamSettings,
     TelemetrySettings,
     TierSettings,
+    TracingSettings,
     UpstreamSettings,
 )
 from kvguard.token_sections import TokenSettings
@@ -105,6 +106,7 @@ class Settings(BaseSettings):
     upstream: UpstreamSettings = UpstreamSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
     reload: ReloadSettings = ReloadSettings()
 
