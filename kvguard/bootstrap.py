@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import functools
+import importlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -56,9 +58,6 @@ from kvguard.telemetry.metrics import Metrics
 from kvguard.telemetry.reporter import Reporter
 from kvguard.tokenization.counter import CountSource, PromptCounter
 
-if TYPE_CHECKING:
-    from kvguard.telemetry.traces import Traces
-
 LOOPBACK = "127.0.0.1"
 MAX_TOKENIZE_ANSWER_BYTES = 16 * 1024 * 1024
 
@@ -99,10 +98,11 @@ async def running(
         metrics = _metrics(asked, registry, clock)
         record = Record(clock.now, clock.wall, lambda: metrics.settings.in_force.tenants)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
-        reporter = Reporter(metrics, DecisionLog(logger, sample=settings.log.sample), record, file_of_decisions)
-        if settings.tracing.enabled:
-            reporter.traces = _traces()
-            stack.push_async_callback(reporter.traces.close)
+        reporter = _traced(
+            Reporter(metrics, DecisionLog(logger, sample=settings.log.sample), record, file_of_decisions),
+            settings,
+            stack,
+        )
         controller = Controller(
             (),
             settings.admission_policy(),
@@ -234,6 +234,8 @@ def _attempts(settings: Settings) -> Iterator[tuple[set[str], Callable[[], objec
         yield {"backends", "discovery"}, functools.partial(Resolver, settings.discovery.policy())
     if settings.forecast.state_file is not None:
         yield {"forecast"}, functools.partial(check_writable, settings.forecast.state_file)
+    if settings.tracing.enabled:
+        yield {"tracing"}, _tracing
     if settings.decision_log.path is not None:
         yield {"decision_log"}, functools.partial(check_appendable, settings.decision_log.path)
 
@@ -293,13 +295,20 @@ def _metrics(settings: Settings, registry: CollectorRegistry, clock: Clock) -> M
     return metrics
 
 
-def _traces() -> "Traces":
-    """Spans for a collector. Raises SettingsError without the extra."""
+def _traced(reporter: Reporter, settings: Settings, stack: contextlib.AsyncExitStack) -> Reporter:
+    """The reporter, writing spans too where they are wanted. Raises SettingsError without the extra."""
+    if settings.tracing.enabled:
+        traces = _tracing()
+        reporter.traces = traces.Traces(traces.exporting())
+        stack.push_async_callback(reporter.traces.close)
+    return reporter
+
+
+def _tracing() -> ModuleType:
     try:
-        from kvguard.telemetry import traces
+        return importlib.import_module("kvguard.telemetry.traces")
     except ImportError as error:
-        raise SettingsError(["tracing.enabled: needs the extra: pip install 'kvguard[otel]'"]) from error
-    return traces.Traces(traces.exporting())
+        raise SettingsError(["tracing.enabled: needs an extra: pip install 'kvguard[otel]'"]) from error
 
 
 def _decision_file(

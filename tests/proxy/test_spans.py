@@ -1,6 +1,7 @@
 """One span for each request that generates, between the client's and the engine's."""
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,8 +13,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
+from kvguard.bootstrap import find_faults
+from kvguard.errors import SettingsError
 from kvguard.telemetry.traces import Traces
-from tests.kit.guard import Guard, guarding
+from tests.kit.guard import Guard, guarding, settings_for
 from tests.kit.stub import Stub, exposition, running_stub
 
 pytestmark = pytest.mark.anyio
@@ -121,3 +124,12 @@ async def test_what_is_left_is_sent_at_the_end(status: int, monkeypatch: pytest.
     assert named["service.name"] == "kvguard"
     assert [span.name for span in resource.scope_spans[0].spans] == ["POST /v1/completions"]
     assert SECRET.encode() not in body
+
+
+async def test_without_the_extra_it_is_a_fault_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That names what to install."""
+    monkeypatch.delitem(sys.modules, "kvguard.telemetry.traces")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    async with running_stub(Stub()) as stub:
+        with pytest.raises(SettingsError, match=r"kvguard\[otel\]"):
+            find_faults(settings_for(stub, tracing={"enabled": True}))
