@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import functools
+import importlib
 import logging
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -75,6 +77,7 @@ class Service:
     registry: CollectorRegistry
     members: Members
     lifecycle: Lifecycle
+    reporter: Reporter
     reloader: Reloader | None = None
 
 
@@ -98,7 +101,11 @@ async def running(
         metrics = _metrics(asked, registry, clock)
         record = Record(clock.now, clock.wall, lambda: metrics.settings.in_force.tenants)
         file_of_decisions = _decision_file(settings, metrics, clock, stack)
-        reporter = Reporter(metrics, DecisionLog(logger, sample=settings.log.sample), record, file_of_decisions)
+        reporter = _traced(
+            Reporter(metrics, DecisionLog(logger, sample=settings.log.sample), record, file_of_decisions),
+            settings,
+            stack,
+        )
         _push_alerts(settings, metrics, reporter, clock, logger, stack)
         controller = Controller(
             (),
@@ -159,6 +166,7 @@ async def running(
             registry=registry,
             members=members,
             lifecycle=lifecycle,
+            reporter=reporter,
             reloader=_following(file, asked, put, reporter, clock, stack),
         )
 
@@ -233,6 +241,8 @@ def _attempts(settings: Settings) -> Iterator[tuple[set[str], Callable[[], objec
         yield {"backends", "discovery"}, functools.partial(Resolver, settings.discovery.policy())
     if settings.forecast.state_file is not None:
         yield {"forecast"}, functools.partial(check_writable, settings.forecast.state_file)
+    if settings.tracing.enabled:
+        yield {"tracing"}, _tracing
     if settings.decision_log.path is not None:
         yield {"decision_log"}, functools.partial(check_appendable, settings.decision_log.path)
 
@@ -290,6 +300,22 @@ def _metrics(settings: Settings, registry: CollectorRegistry, clock: Clock) -> M
     )
     metrics.prepare_discovery([backend.label for backend in settings.backends if backend.discovers])
     return metrics
+
+
+def _traced(reporter: Reporter, settings: Settings, stack: contextlib.AsyncExitStack) -> Reporter:
+    """The reporter, writing spans too where they are wanted. Raises SettingsError without the extra."""
+    if settings.tracing.enabled:
+        traces = _tracing()
+        reporter.traces = traces.Traces(traces.exporting())
+        stack.push_async_callback(reporter.traces.close)
+    return reporter
+
+
+def _tracing() -> ModuleType:
+    try:
+        return importlib.import_module("kvguard.telemetry.traces")
+    except ImportError as error:
+        raise SettingsError(["tracing.enabled: needs an extra: pip install 'kvguard[otel]'"]) from error
 
 
 def _decision_file(

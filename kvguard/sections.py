@@ -292,6 +292,14 @@ class LogSettings(Section):
     """Share of the decisions at tier 0 that is logged too; by the request id, the same for every kvguard it passes."""
 
 
+class TracingSettings(Section):
+    """OpenTelemetry spans over OTLP/HTTP; needs the extra `otel`. Where they go and which are sampled is told by the
+    standard variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT` and `OTEL_TRACES_SAMPLER`."""
+
+    enabled: bool = False
+    """Whether there is a span for each request that generates. Off, a client's trace passes unchanged."""
+
+
 class DecisionLogSettings(Section):
     """A file of decisions, each with all it rested on, for `kvguard replay`. Sizes and counts only, no content."""
 

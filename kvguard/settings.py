@@ -51,6 +51,7 @@ from kvguard.sections import (
     StreamSettings,
     TelemetrySettings,
     TierSettings,
+    TracingSettings,
     UpstreamSettings,
 )
 from kvguard.token_sections import TokenSettings
@@ -106,6 +107,7 @@ class Settings(BaseSettings):
     upstream: UpstreamSettings = UpstreamSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
     alerts: AlertSettings = AlertSettings()
     reload: ReloadSettings = ReloadSettings()

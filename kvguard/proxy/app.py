@@ -80,11 +80,21 @@ class TrafficApp:
             await exchange.respond(replace(answer, headers=[*answer.headers, (b"connection", b"close")]))
             return
         if method == "POST" and path in self._table.generating:
-            await self._pipeline.serve(exchange, self._table.generating[path])
+            await self._generate(exchange, path)
         elif method == self._table.reads.get(path):
             await self._read(exchange, method, path)
         else:
             await exchange.respond(self._unserved(path))
+
+    async def _generate(self, exchange: Exchange, path: str) -> None:
+        """Serve it in a span of its own, if there are any."""
+        traces, route = self._reporter.traces, self._table.generating[path]
+        if traces is None:
+            await self._pipeline.serve(exchange, route)
+            return
+        with traces.serving(path, exchange.headers, lambda: exchange.status) as (trace_id, headers):
+            exchange.trace_id, exchange.headers = trace_id, headers
+            await self._pipeline.serve(exchange, route)
 
     def _unserved(self, path: str) -> WholeAnswer:
         """The answer where there is no route, or none of that method."""

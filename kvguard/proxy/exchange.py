@@ -60,6 +60,7 @@ class Exchange:
         self.received_at = received_at
         self.request_id = sane_request_id(find(self.headers, b"x-request-id")) or secrets.token_hex(16)
         self.trace_id = trace_id_of(self.headers)
+        self.status: int | None = None
         self.started = False
         self.closes: Callable[[], bool] = _never
         self.cut_off = False
@@ -106,7 +107,7 @@ class Exchange:
             own.append((b"x-request-id", self.request_id.encode()))
         if self.closes():
             own.append((b"connection", b"close"))
-        self.started = True
+        self.started, self.status = True, status
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
 
     async def write(self, block: bytes) -> None:

@@ -147,6 +147,7 @@ class Pipeline:
         self, exchange: Exchange, route: Route, request: InferenceRequest, caller: Caller, size_bytes: int
     ) -> WholeAnswer | None:
         """As above, of a request that was read."""
+        self._reporter.read(request.model or "", stream=request.stream_format is not None)
         terms = self._controller.governance.terms(route.path, request.model, caller)
         candidate = await self._counted(
             marked(request, route, exchange.headers, terms.policy.degrade), terms.priority.name, exchange.headers

@@ -1,6 +1,7 @@
 """Hands every event to the metrics and the log."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from kvguard.admission.occupancy import TelemetryState
 from kvguard.admission.tiers import Tier
@@ -10,6 +11,9 @@ from kvguard.telemetry.events import DecisionEvent, EndEvent, WaitEnd
 from kvguard.telemetry.live.record import Record
 from kvguard.telemetry.log import DecisionLog
 from kvguard.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:  # an extra brings what it imports
+    from kvguard.telemetry.traces import Traces
 
 
 class Reporter:
@@ -23,6 +27,7 @@ class Reporter:
         self._log = log
         self._live = live
         self._file = file
+        self.traces: Traces | None = None
 
     def decision(self, event: DecisionEvent) -> None:
         """A request was admitted, degraded or refused, or its backend failed."""
@@ -31,11 +36,20 @@ class Reporter:
         self._live.decision(event)
         if self._file is not None:
             self._file.decision(event)
+        if self.traces is not None:
+            self.traces.decision(event)
 
     def end(self, event: EndEvent) -> None:
         """An admitted request ended."""
         self._metrics.end(event)
         self._log.end(event)
+        if self.traces is not None:
+            self.traces.end(event)
+
+    def read(self, model: str, *, stream: bool) -> None:
+        """The body of a request was read."""
+        if self.traces is not None:
+            self.traces.read(model, stream=stream)
 
     def tier_change(self, change: TierChange) -> None:
         """A backend's tier changed."""
