@@ -7,7 +7,7 @@ import importlib
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,6 @@ from kvguard import __version__
 from kvguard.admission.lengths import OutputLengths
 from kvguard.alert_push import AlertPush
 from kvguard.backend_sections import SIMULATED, SIMULATED_TGI, SIMULATED_VLLM, TGI_PREFIX, BackendSettings
-from kvguard.backends import build_backend, reading_of
 from kvguard.clock import Clock
 from kvguard.counting import build_counter
 from kvguard.discovery import Resolver
@@ -29,7 +28,6 @@ from kvguard.members import Members
 from kvguard.policies import (
     Followers,
     config_hash,
-    governance_of,
     pipeline_policy,
     policies_of,
     routes_of,
@@ -50,10 +48,10 @@ from kvguard.simulator.app import create_app
 from kvguard.simulator.config import SimConfig, tgi_sim, vllm_sim
 from kvguard.simulator.tgi_app import create_tgi_app
 from kvguard.simulator.tgi_config import TgiSimConfig
-from kvguard.state import StateFile, check_writable
+from kvguard.state import StateFile
 from kvguard.telemetry.alerts import TierAlerts
 from kvguard.telemetry.collector import PoolCollector
-from kvguard.telemetry.decision_log import DecisionFile, check_appendable
+from kvguard.telemetry.decision_log import DecisionFile
 from kvguard.telemetry.lifecycle import LifecycleCollector, LifecycleLog
 from kvguard.telemetry.live.build import Facts
 from kvguard.telemetry.live.record import Record
@@ -214,44 +212,6 @@ def _facts(metrics: Metrics, controller: Controller, lifecycle: Lifecycle) -> Fa
     )
 
 
-def find_faults(settings: Settings, *, but: frozenset[str] = frozenset()) -> None:
-    """Try everything that is built from the settings, `but` nothing from these sections. Raises SettingsError with all
-    that cannot be.
-    """
-    faults: list[str] = []
-    for sections, attempt in _attempts(settings):
-        if sections & but:
-            continue
-        try:
-            attempt()
-        except SettingsError as error:
-            faults += error.faults
-    if faults:
-        raise SettingsError(faults)
-
-
-def _attempts(settings: Settings) -> Iterator[tuple[set[str], Callable[[], object]]]:
-    """What may fail, with the sections it depends on."""
-    for build in (functools.partial(build_backend, settings), reading_of, simulated):
-        for each in settings.backends:
-            yield {"backends"}, functools.partial(build, each)
-    yield {"tokens"}, functools.partial(_try_counters, settings)
-    yield {"backends", "overrides"}, functools.partial(governance_of, settings)
-    if any(each.discovers for each in settings.backends):
-        yield {"backends", "discovery"}, functools.partial(Resolver, settings.discovery.policy())
-    if settings.forecast.state_file is not None:
-        yield {"forecast"}, functools.partial(check_writable, settings.forecast.state_file)
-    if settings.tracing.enabled:
-        yield {"tracing"}, _tracing
-    if settings.decision_log.path is not None:
-        yield {"decision_log"}, functools.partial(check_appendable, settings.decision_log.path)
-
-
-def _try_counters(settings: Settings) -> None:
-    with contextlib.ExitStack() as stack:
-        build_counter(settings.tokens, None, dict, stack)
-
-
 def simulated(backend: BackendSettings) -> BackendSettings:
     """The backend with what is known of its embedded engine, another one as it is. Raises SettingsError."""
     try:
@@ -305,13 +265,14 @@ def _metrics(settings: Settings, registry: CollectorRegistry, clock: Clock) -> M
 def _traced(reporter: Reporter, settings: Settings, stack: contextlib.AsyncExitStack) -> Reporter:
     """The reporter, writing spans too where they are wanted. Raises SettingsError without the extra."""
     if settings.tracing.enabled:
-        traces = _tracing()
+        traces = tracing()
         reporter.traces = traces.Traces(traces.exporting())
         stack.push_async_callback(reporter.traces.close)
     return reporter
 
 
-def _tracing() -> ModuleType:
+def tracing() -> ModuleType:
+    """What writes spans. Raises SettingsError without the extra."""
     try:
         return importlib.import_module("kvguard.telemetry.traces")
     except ImportError as error:

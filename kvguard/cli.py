@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from kvguard import __version__
-from kvguard.bootstrap import Service, find_faults, running
+from kvguard.bootstrap import Service, running
 from kvguard.clock import SystemClock
 from kvguard.completion import add_parser as add_completion
 from kvguard.engines.kind import EngineKind
@@ -30,6 +30,7 @@ from kvguard.settings import Settings
 from kvguard.sources import DEFAULT_FILE, load_settings, worker_faults
 from kvguard.status import add_parser as add_status
 from kvguard.telemetry.log import background_logging
+from kvguard.trial import find_faults
 
 EXIT_CONFIG = 2
 _ADDRESSES = (

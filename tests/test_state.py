@@ -14,11 +14,12 @@ from kvguard.admission.footprint import Demand
 from kvguard.admission.lengths import LengthPolicy, OutputLengths
 from kvguard.admission.occupancy import OccupancyPolicy
 from kvguard.admission.population import Population
-from kvguard.bootstrap import find_faults, running
+from kvguard.bootstrap import running
 from kvguard.clock import ManualClock
 from kvguard.errors import SettingsError
 from kvguard.pool.backend import Backend, new_backend
 from kvguard.state import StateFile, check_writable
+from kvguard.trial import find_faults
 from tests.kit.guard import guarding, settings_for
 from tests.kit.stub import Call, Stub, completion, exposition, running_stub
 

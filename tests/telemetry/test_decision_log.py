@@ -13,7 +13,7 @@ import pytest
 from kvguard.admission.condition import Passage
 from kvguard.admission.recorded import DecisionRecord, Verdict, standing_of
 from kvguard.admission.tiers import Tier
-from kvguard.bootstrap import find_faults, running
+from kvguard.bootstrap import running
 from kvguard.clock import ManualClock
 from kvguard.errors import SettingsError
 from kvguard.telemetry import decision_log
@@ -27,6 +27,7 @@ from kvguard.telemetry.decision_log import (
     rotated,
 )
 from kvguard.telemetry.events import DecisionEvent, Outcome
+from kvguard.trial import find_faults
 from tests.admission.build import occupancy
 from tests.kit.guard import settings_for
 from tests.kit.stub import Stub
