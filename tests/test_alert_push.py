@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvguard.admission.tiers import Tier
-from kvguard.alert_push import AlertPush, Receiver
+from kvguard.alert_push import LOOK_SECONDS, AlertPush, Receiver
 from kvguard.clock import ManualClock
 from kvguard.server import bind, serving
 from kvguard.telemetry.alerts import AlertPolicy, TierAlerts
 from kvguard.telemetry.log import configure_logging
+from tests.kit.guard import guarding
+from tests.kit.stub import Stub, exposition, running_stub
 
 pytestmark = pytest.mark.anyio
 
@@ -97,3 +99,18 @@ async def test_what_is_not_taken_is_sent_again_and_counted_and_no_secret_is_logg
     said = [(line["why"], line["again_in_seconds"]) for line in lines if line["event"] == "alert_push"]
     assert said == [("status 500", 1.0), ("status 503", 2.0)]
     assert not any(word in pushing.log.getvalue() for word in ("hidden", "secret", "127.0.0.1"))
+
+
+async def test_a_tier_that_is_entered_is_told_by_a_running_kvguard() -> None:
+    """A full gauge is all it takes."""
+    inbox = Inbox()
+    async with serving(inbox, bind("127.0.0.1", 0)) as server, running_stub(Stub(page=exposition(0.99))) as stub:
+        alerts = {"webhook_url": f"http://127.0.0.1:{server.port}/hook"}
+        async with guarding(stub, alerts=alerts) as guard:
+            await guard.until(lambda: guard.backend.tier.tier is Tier.REJECT)
+            await guard.advance(LOOK_SECONDS)
+            async with asyncio.timeout(30):
+                path, _, body = await inbox.got.get()
+    assert path == "/hook"
+    (alert,) = body["alerts"]
+    assert (alert["alert"], alert["status"], alert["backend"]) == ("KvguardTierReject", "firing", "b0")

@@ -60,7 +60,18 @@ def test_what_can_be_had_without_a_restart(sections: dict[str, Any], kept: list[
 
 def test_every_section_is_settled_one_way_or_the_other() -> None:
     """A new section needs a decision whether it can be reloaded."""
-    restart = {"listen", "backends", "tokens", "upstream", "discovery", "log", "decision_log", "alerts", "reload"}
+    restart = {
+        "listen",
+        "backends",
+        "tokens",
+        "upstream",
+        "discovery",
+        "log",
+        "decision_log",
+        "alerts",
+        "tracing",
+        "reload",
+    }
     assert set(SECTIONS) | restart == set(Settings.model_fields)
 
 

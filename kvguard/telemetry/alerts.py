@@ -101,6 +101,14 @@ def _ending_first(alert: Alert) -> bool:
     return alert.until is None
 
 
+RUNBOOK = "https://github.com/kvguard/kvguard/blob/main/docs/runbook.md#"
+_SECTIONS = {
+    Tier.TRIM: "kvguardtrimsustained",
+    Tier.RESTRICT: "kvguardtierrestrictsustained",
+    Tier.REJECT: "kvguardtierreject",
+}
+
+
 def alertmanager_body(alerts: list[Alert], *, instance: str, stamp: Callable[[float], str]) -> list[dict[str, object]]:
     """Alerts as Alertmanager's API v2 takes them."""
     return [
@@ -111,7 +119,10 @@ def alertmanager_body(alerts: list[Alert], *, instance: str, stamp: Callable[[fl
                 "instance": instance,
                 "severity": SEVERITIES[alert.tier],
             },
-            "annotations": {"summary": f"Backend {alert.backend} is in tier {int(alert.tier)} ({_word(alert)})."},
+            "annotations": {
+                "summary": f"Backend {alert.backend} is in tier {int(alert.tier)} ({_word(alert)}).",
+                "runbook_url": RUNBOOK + _SECTIONS[alert.tier],
+            },
             "startsAt": stamp(alert.since),
             **({} if alert.until is None else {"endsAt": stamp(alert.until)}),
         }
@@ -132,6 +143,7 @@ def webhook_body(alerts: list[Alert], *, instance: str, stamp: Callable[[float],
                 "tier": int(alert.tier),
                 "since": stamp(alert.since),
                 "until": None if alert.until is None else stamp(alert.until),
+                "runbook_url": RUNBOOK + _SECTIONS[alert.tier],
             }
             for alert in alerts
         ]

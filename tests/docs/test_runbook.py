@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from docs.generate import configuration
+from kvguard.admission.tiers import Tier
+from kvguard.telemetry.alerts import Alert, alertmanager_body
 from tests.deploy.rules import alerts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
@@ -39,3 +41,11 @@ def test_every_setting_the_runbook_names_exists() -> None:
 def test_links_within_the_runbook_lead_to_sections() -> None:
     """Each anchor is the name of a section in lower case."""
     assert set(re.findall(r"\]\(#(\w+)\)", PAGE)) <= {name.lower() for name in SECTIONS}
+
+
+@pytest.mark.parametrize("tier", [Tier.TRIM, Tier.RESTRICT, Tier.REJECT])
+def test_what_kvguard_sends_itself_leads_to_a_section(tier: Tier) -> None:
+    """Of an alert that the rules have on the same tier."""
+    (sent,) = alertmanager_body([Alert(backend="b", tier=tier, since=0.0)], instance="i", stamp=str)
+    anchor = sent["annotations"]["runbook_url"].partition("#")[2]
+    assert anchor in {name.lower() for name in SECTIONS}

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from kvguard.bootstrap import find_faults
 from kvguard.errors import SettingsError
 from kvguard.telemetry.traces import Traces
+from kvguard.trial import find_faults
 from tests.kit.guard import Guard, guarding, settings_for
 from tests.kit.stub import Stub, exposition, running_stub
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kvguard.admission.tiers import Tier
-from kvguard.telemetry.alerts import Alert, AlertPolicy, TierAlerts, alertmanager_body, webhook_body
+from kvguard.telemetry.alerts import RUNBOOK, Alert, AlertPolicy, TierAlerts, alertmanager_body, webhook_body
 
 FIRING = Alert(backend="b", tier=Tier.REJECT, since=10.0)
 OVER = Alert(backend="b", tier=Tier.REJECT, since=10.0, until=15.0)
@@ -72,6 +72,7 @@ def test_a_webhook_gets_status_and_tier() -> None:
     """Every value is there for each alert."""
     body = webhook_body([FIRING, OVER], instance="pod-1", stamp=str)
     same = {"alert": "KvguardTierReject", "severity": "critical", "backend": "b", "instance": "pod-1", "tier": 3}
+    same["runbook_url"] = f"{RUNBOOK}kvguardtierreject"
     assert body == {
         "alerts": [
             {**same, "status": "firing", "since": "10.0", "until": None},
