@@ -3,7 +3,7 @@
 import json
 import subprocess
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,9 @@ class Release:
 
     def service(self, component: str) -> dict[str, Any]:
         return next(
-            each for each in self.all("Service") if each["metadata"]["labels"]["app.kubernetes.io/component"] == component
+            each
+            for each in self.all("Service")
+            if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == component
         )
 
     @cached_property
@@ -83,8 +85,14 @@ def rendered(
     values: dict[str, Any] | None = None, *, program: str = "helm4", name: str = "kvguard", namespace: str = "llm"
 ) -> Release:
     """The chart with these values."""
-    text = helm("template", name, str(CHART), "--namespace", namespace, program=program, values=values or {})
+    text = _template(name, namespace, program, json.dumps(values or {}))
     return Release(tuple(each for each in yaml.load_all(text, LOADER) if each))
+
+
+@cache
+def _template(name: str, namespace: str, program: str, values: str) -> str:
+    """The same values are asked about by many tests."""
+    return helm("template", name, str(CHART), "--namespace", namespace, program=program, values=json.loads(values))
 
 
 def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
