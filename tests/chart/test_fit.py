@@ -44,19 +44,25 @@ def test_the_ports_are_those_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("overrides", [{}, {"nameOverride": "gate"}, {"fullnameOverride": "gate"}], ids=["as is", "name", "full"])
+@pytest.mark.parametrize(
+    "overrides", [{}, {"nameOverride": "gate"}, {"fullnameOverride": "gate"}], ids=["as is", "name", "full"]
+)
 def test_o37_the_service_monitor_selects_the_admin_service(name: str, overrides: dict[str, str]) -> None:
     """By labels of its metadata, a port it has, and a namespace it is in; of both Services it selects one."""
     release = rendered({**SCRAPED["ServiceMonitor"], **overrides}, name=name)
     spec = release.one("ServiceMonitor")["spec"]
-    (found,) = (each for each in release.all("Service") if selects(spec["selector"]["matchLabels"], each["metadata"]["labels"]))
+    (found,) = (
+        each for each in release.all("Service") if selects(spec["selector"]["matchLabels"], each["metadata"]["labels"])
+    )
     assert found == release.service("admin")
     assert spec["endpoints"][0]["port"] in {each["name"] for each in found["spec"]["ports"]}
     assert spec["namespaceSelector"]["matchNames"] == [found["metadata"]["namespace"]] == ["llm"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("overrides", [{}, {"nameOverride": "gate"}, {"fullnameOverride": "gate"}], ids=["as is", "name", "full"])
+@pytest.mark.parametrize(
+    "overrides", [{}, {"nameOverride": "gate"}, {"fullnameOverride": "gate"}], ids=["as is", "name", "full"]
+)
 def test_o37_the_pod_monitor_selects_the_pods(name: str, overrides: dict[str, str]) -> None:
     """By labels they have and a port of the container; the pod of `helm test` is not among them."""
     release = rendered({**SCRAPED["PodMonitor"], **overrides}, name=name)
@@ -67,7 +73,9 @@ def test_o37_the_pod_monitor_selects_the_pods(name: str, overrides: dict[str, st
 
 
 @pytest.mark.parametrize("kind", SCRAPED)
-@pytest.mark.parametrize("overrides", [{}, {"nameOverride": "gate"}, {"fullnameOverride": "gate"}], ids=["as is", "name", "full"])
+@pytest.mark.parametrize(
+    "overrides", [{}, {"nameOverride": "gate"}, {"fullnameOverride": "gate"}], ids=["as is", "name", "full"]
+)
 def test_o37_the_rules_find_what_is_scraped(kind: str, overrides: dict[str, str]) -> None:
     """The job has kvguard in its name, whatever the release is called, and the scrape is shorter than its interval."""
     release = rendered({**SCRAPED[kind], **overrides}, name="prod")
@@ -138,7 +146,9 @@ def test_each_autoscaler_has_its_own_target() -> None:
     assert scaled["scaleTargetRef"]["name"] == "vllm"
     (trigger,) = scaled["triggers"]
     assert trigger["metadata"]["threshold"] == "0.7"
-    assert trigger["metadata"]["query"] == 'sum(max by (backend) (kvguard_demand_ratio{namespace="llm", job="kvguard"}))'
+    assert (
+        trigger["metadata"]["query"] == 'sum(max by (backend) (kvguard_demand_ratio{namespace="llm", job="kvguard"}))'
+    )
 
 
 @pytest.mark.parametrize(("values", "there"), [({}, False), ({"replicaCount": 2}, True), (SETS["autoscaling"], True)])

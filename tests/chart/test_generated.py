@@ -51,7 +51,9 @@ def closed(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, bool]]:
 
 def test_misspelt_values_are_refused() -> None:
     """At every level of the chart's own values and of the settings."""
-    parts = dict(closed(SCHEMA)) | {name: ok for key, each in SCHEMA["definitions"].items() for name, ok in closed(each, key)}
+    parts = dict(closed(SCHEMA)) | {
+        name: ok for key, each in SCHEMA["definitions"].items() for name, ok in closed(each, key)
+    }
     assert len(parts) > 40
     assert [name for name, ok in parts.items() if not ok] == []
 
@@ -70,7 +72,7 @@ def test_pods_are_replaced_for_what_they_do_not_take_over() -> None:
     (omitted,) = re.findall(r"omit \$config (.*?) -}}", text)
     assert set(re.findall(r'"(\w+)"', omitted)) == {*SECTIONS, "backends"}
     for section, names in _FIXED.items():
-        (kept,) = re.findall(rf'pick \(\$config\.{section} \| default dict\) (.*?)\) -}}}}', text)
+        (kept,) = re.findall(rf"pick \(\$config\.{section} \| default dict\) (.*?)\) -}}}}", text)
         assert tuple(re.findall(r'"(\w+)"', kept)) == names
 
 

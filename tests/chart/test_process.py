@@ -106,7 +106,7 @@ async def test_o36_a_new_config_map_is_taken_over(tmp_path: Path) -> None:
     async with pod(release, mount) as process:
         await process.told("ready")
         mounted(rendered(values), mount)
-        await process.told("config_reloaded")
+        await process.told("reload")
         assert process.run.returncode is None
 
 

@@ -25,18 +25,26 @@ def test_every_manifest_is_valid(judge: Judge, values: dict[str, Any], program: 
 def test_every_kind_of_object_is_among_them() -> None:
     """The sets above leave no template out."""
     kinds = {each["kind"] for values in SETS.values() for each in rendered(values).objects}
-    named = {kind for path in (CHART / "templates").rglob("*.yaml") for kind in re.findall(r"^kind: (\w+)", path.read_text(), re.M)}
+    named = {
+        kind
+        for path in (CHART / "templates").rglob("*.yaml")
+        for kind in re.findall(r"^kind: (\w+)", path.read_text(), re.M)
+    }
     assert named <= kinds
 
 
 @pytest.mark.parametrize("program", HELMS)
-@pytest.mark.parametrize("values", [SETS["defaults"], SETS["service monitor"], SETS["autoscaling"]], ids=["a", "b", "c"])
+@pytest.mark.parametrize(
+    "values", [SETS["defaults"], SETS["service monitor"], SETS["autoscaling"]], ids=["a", "b", "c"]
+)
 def test_it_has_nothing_to_complain_of(values: dict[str, Any], program: str) -> None:
     """`helm lint --strict` is content."""
     assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART), program=program, values=values)
 
 
-@pytest.mark.parametrize("values", [{}, *(SETS[name] for name in ("service monitor", "keda", "autoscaling", "another name"))])
+@pytest.mark.parametrize(
+    "values", [{}, *(SETS[name] for name in ("service monitor", "keda", "autoscaling", "another name"))]
+)
 def test_names_fit(values: dict[str, Any]) -> None:
     """With the longest name of a release no name and no label is longer than 63 characters."""
     for each in rendered(values, name=LONG).objects:
@@ -44,10 +52,20 @@ def test_names_fit(values: dict[str, Any]) -> None:
         assert [text for text in named if len(text) > 63 or text.endswith("-")] == []
 
 
+@pytest.mark.parametrize("name", ["y", "no", "1e5", "0x10", "null", "12"])
+def test_names_stay_names(judge: Judge, name: str) -> None:
+    """Those that YAML would read as something else as well, for a release and for its namespace."""
+    release = rendered(SETS["service monitor"] | SETS["autoscaling"], name=name, namespace=name)
+    assert judge(release.objects) == []
+    assert release.one("Deployment")["metadata"]["namespace"] == name
+
+
 def test_two_releases_share_no_name() -> None:
     """Nor does one select the other's pods."""
     one, other = rendered(name="one"), rendered(name="other")
-    assert not {(o["kind"], o["metadata"]["name"]) for o in one.objects} & {(o["kind"], o["metadata"]["name"]) for o in other.objects}
+    assert not {(o["kind"], o["metadata"]["name"]) for o in one.objects} & {
+        (o["kind"], o["metadata"]["name"]) for o in other.objects
+    }
     assert not one.service("proxy")["spec"]["selector"].items() <= other.template["metadata"]["labels"].items()
 
 

@@ -73,7 +73,12 @@ def test_what_it_writes_is_on_a_volume() -> None:
 def test_the_check_finds_what_is_forbidden() -> None:
     """Each field that is put wrong is one violation."""
     pod = rendered().pod
-    wrong = {**pod, "hostNetwork": True, "volumes": [{"name": "root", "hostPath": {"path": "/"}}], "securityContext": {}}
+    wrong = {
+        **pod,
+        "hostNetwork": True,
+        "volumes": [{"name": "root", "hostPath": {"path": "/"}}],
+        "securityContext": {},
+    }
     assert list(violations(wrong)) == ["hostNetwork", "volume root", "runAsNonRoot", "seccompProfile"]
 
 

@@ -46,7 +46,13 @@ def test_o35_the_grace_period_covers_both_waits(values: dict[str, Any], tmp_path
 @pytest.mark.parametrize("program", HELMS)
 @pytest.mark.parametrize(
     ("grace", "listen"),
-    [(35, {}), (30, {}), (600, {"drain_seconds": 600}), (10, {"prestop_seconds": 0, "drain_seconds": 10}), (36, {"prestop_seconds": 5.5, "drain_seconds": 30.1})],
+    [
+        (35, {}),
+        (30, {}),
+        (600, {"drain_seconds": 600}),
+        (10, {"prestop_seconds": 0, "drain_seconds": 10}),
+        (36, {"prestop_seconds": 5.5, "drain_seconds": 30.1}),
+    ],
 )
 def test_o35_a_grace_period_that_is_too_short_is_refused(grace: int, listen: dict[str, float], program: str) -> None:
     """With both names, so that either can be changed."""

@@ -49,7 +49,9 @@ SETS: dict[str, dict[str, Any]] = {
         "podDisruptionBudget": {"minAvailable": "50%"},
     },
     "keda": {"keda": {"enabled": True, "scaleTargetRef": {"name": "vllm"}}},
-    "network policy": {"networkPolicy": {"enabled": True, "trafficFrom": [{"podSelector": {"matchLabels": {"app": "web"}}}]}},
+    "network policy": {
+        "networkPolicy": {"enabled": True, "trafficFrom": [{"podSelector": {"matchLabels": {"app": "web"}}}]}
+    },
     "ingress": {
         "ingress": {
             "enabled": True,
@@ -59,7 +61,11 @@ SETS: dict[str, dict[str, Any]] = {
         }
     },
     "http route": {
-        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public", "namespace": "infra"}], "hostnames": ["llm.example.com"]}
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "public", "namespace": "infra"}],
+            "hostnames": ["llm.example.com"],
+        }
     },
     "secrets": {
         "extraEnv": [
@@ -84,7 +90,12 @@ SETS: dict[str, dict[str, Any]] = {
     "large numbers": {"config": {"limits": {"max_body_bytes": 268435456}, "decision_log": {"max_bytes": 10000000000}}},
     "extra": {
         "extraObjects": [
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-more"}, "data": {"a": "b"}}
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "{{ .Release.Name }}-more"},
+                "data": {"a": "b"},
+            }
         ]
     },
     **{f"example {path.stem}": _example(path) for path in sorted(EXAMPLES.glob("values-*.yaml"))},

@@ -15,8 +15,8 @@
 {{- end -}}
 
 {{- define "kvguard.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "kvguard.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: "{{ include "kvguard.name" . }}"
+app.kubernetes.io/instance: "{{ .Release.Name }}"
 {{- end -}}
 
 {{/* Of the pods of the Deployment; a pod of `helm test` must not be among them. */}}
@@ -120,7 +120,7 @@ app.kubernetes.io/component: proxy
   relabelings:
     - action: replace
       targetLabel: job
-      replacement: {{ include "kvguard.job" . }}
+      replacement: "{{ include "kvguard.job" . }}"
     {{- with .Values.monitor.relabelings }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
