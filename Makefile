@@ -1,5 +1,5 @@
-# Everything needs Python 3.11+ and its package index only, except test-vllm, test-monitoring, test-browser and bench (see
-# docs/development.md).
+# Everything needs Python 3.11+ and its package index only, except test-vllm, test-monitoring, test-browser, test-chart and
+# bench (see docs/development.md).
 PYTHON ?= python3
 BACKEND ?= sim://
 VENV := .venv

@@ -76,7 +76,7 @@ VALUES = some(
 
 
 @pytest.mark.parametrize("program", HELMS)
-@settings(max_examples=40, phases=[Phase.generate], **SEEDED)
+@settings(max_examples=20, phases=[Phase.generate], **SEEDED)
 @given(values=VALUES, name=RELEASE)
 def test_they_render_or_are_refused(judge: Judge, program: str, values: dict[str, Any], name: str) -> None:
     """What is refused names a value; what is not is valid, restricted, short enough, and fits together."""

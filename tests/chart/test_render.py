@@ -28,7 +28,7 @@ def test_every_kind_of_object_is_among_them() -> None:
     named = {
         kind
         for path in (CHART / "templates").rglob("*.yaml")
-        for kind in re.findall(r"^kind: (\w+)", path.read_text(), re.M)
+        for kind in re.findall(r"^kind: (\w+)", path.read_text(), re.MULTILINE)
     }
     assert named <= kinds
 

@@ -21,19 +21,22 @@ def violations(pod: dict[str, Any]) -> Iterator[str]:
     yield from (f"volume {each['name']}" for each in pod.get("volumes", ()) if not (each.keys() - {"name"}) <= VOLUMES)
     outer = pod.get("securityContext", {})
     for container in [*pod.get("initContainers", ()), *pod["containers"]]:
-        inner = {**outer, **container.get("securityContext", {})}
-        if inner.get("privileged"):
-            yield "privileged"
-        if inner.get("allowPrivilegeEscalation") is not False:
-            yield "allowPrivilegeEscalation"
-        if inner.get("runAsNonRoot") is not True or inner.get("runAsUser") == 0:
-            yield "runAsNonRoot"
-        if inner.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
-            yield "seccompProfile"
-        capabilities = inner.get("capabilities", {})
-        if capabilities.get("drop") != ["ALL"] or not set(capabilities.get("add", ())) <= {"NET_BIND_SERVICE"}:
-            yield "capabilities"
+        yield from _of_container({**outer, **container.get("securityContext", {})})
         yield from (f"host port {port}" for port in container.get("ports", ()) if port.get("hostPort"))
+
+
+def _of_container(context: dict[str, Any]) -> Iterator[str]:
+    """The same for a container, in whose context is what the pod's says."""
+    capabilities = context.get("capabilities", {})
+    wanted = {
+        "privileged": not context.get("privileged"),
+        "allowPrivilegeEscalation": context.get("allowPrivilegeEscalation") is False,
+        "runAsNonRoot": context.get("runAsNonRoot") is True and context.get("runAsUser") != 0,
+        "seccompProfile": context.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
+        "capabilities": capabilities.get("drop") == ["ALL"]
+        and set(capabilities.get("add", ())) <= {"NET_BIND_SERVICE"},
+    }
+    yield from (name for name, right in wanted.items() if not right)
 
 
 def pods(values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,16 +1,18 @@
 """Judges manifests, in the environment of .chart-tools: a JSON list a line in, a JSON list of faults a line out.
 
-Kubernetes' own kinds are held against its strict schemas of three versions, others against those of their operators with
-unknown fields forbidden. A kind without a schema is a fault.
+Kubernetes' own kinds are held against its strict schemas of three versions, others against those of their operators, in
+which unknown fields are forbidden. A kind without a schema is a fault.
 """
 
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import kubernetes_validate.utils
 from cloudcoil.models.keda import v1alpha1
 from cloudcoil.models.prometheus_operator import v1
 from jsonschema import Draft202012Validator
@@ -22,6 +24,9 @@ MODELS = {
     "PrometheusRule": v1.PrometheusRule,
     "ScaledObject": v1alpha1.ScaledObject,
 }
+
+# It reads megabytes of schemas anew for every object.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 
 
 def closed(node: Any) -> Any:
