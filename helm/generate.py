@@ -1,7 +1,7 @@
 """Writes what the chart has from elsewhere: `make chart`. A test compares it.
 
-The schema of its values and the table in its README are made of values.yaml and the settings model; rules and dashboard are
-copies, because a chart reads no file outside of itself.
+The schema of its values and the table in its README are made of values.yaml and the settings model; rules and dashboard
+are copies, because a chart reads no file outside of itself.
 """
 
 import json

@@ -79,7 +79,7 @@ async def asked(release: Release, name: str) -> int:
 
 
 async def test_the_rendered_pod_serves(tmp_path: Path) -> None:
-    """Its probes succeed, the scraped path answers, a request is served at the traffic port, and SIGTERM ends it with 0."""
+    """Its probes succeed, metrics are there, a request is served at the traffic port, and SIGTERM ends it with 0."""
     release, mount = release_on_free_ports(), tmp_path / "config"
     mount.mkdir()
     mounted(release, mount)

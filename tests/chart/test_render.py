@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.chart.conftest import Judge
-from tests.chart.release import CHART, HELMS, helm, rendered
+from tests.chart.release import CHART, HELMS, ROOT, helm, rendered
 from tests.chart.value_sets import SETS
 
 pytestmark = pytest.mark.chart
@@ -96,3 +96,15 @@ def test_a_value_that_cannot_be_is_refused(values: dict[str, Any], place: str, p
     """By its name, before anything is installed."""
     with pytest.raises(Exception, match=place):
         rendered(values, program=program)
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_the_first_commands_are_those_of_the_docs(program: str) -> None:
+    """What an operator reads after an install is what docs/helm.md shows."""
+    url = "config.backends[0].url=http://vllm:8000"
+    told = helm(
+        "install", "kvguard", str(CHART), "--namespace", "llm", "--set", url, "--dry-run=client", program=program
+    )
+    notes = told.partition("NOTES:\n")[2].strip()
+    assert notes
+    assert notes in (ROOT / "docs" / "helm.md").read_text()

@@ -28,6 +28,7 @@ def violations(pod: dict[str, Any]) -> Iterator[str]:
 def _of_container(context: dict[str, Any]) -> Iterator[str]:
     """The same for a container, in whose context is what the pod's says."""
     capabilities = context.get("capabilities", {})
+    added = set(capabilities.get("add", ()))
     wanted = {
         "privileged": not context.get("privileged"),
         "allowPrivilegeEscalation": context.get("allowPrivilegeEscalation") is False,
