@@ -34,8 +34,7 @@ def _of_container(context: dict[str, Any]) -> Iterator[str]:
         "allowPrivilegeEscalation": context.get("allowPrivilegeEscalation") is False,
         "runAsNonRoot": context.get("runAsNonRoot") is True and context.get("runAsUser") != 0,
         "seccompProfile": context.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
-        "capabilities": capabilities.get("drop") == ["ALL"]
-        and set(capabilities.get("add", ())) <= {"NET_BIND_SERVICE"},
+        "capabilities": capabilities.get("drop") == ["ALL"] and added <= {"NET_BIND_SERVICE"},
     }
     yield from (name for name, right in wanted.items() if not right)
 
