@@ -1,5 +1,5 @@
-# Everything needs Python 3.11+ and its package index only, except test-vllm, test-monitoring, test-browser and bench (see
-# docs/development.md).
+# Everything needs Python 3.11+ and its package index only, except test-vllm, test-monitoring, test-browser, test-chart and
+# bench (see docs/development.md).
 PYTHON ?= python3
 BACKEND ?= sim://
 VENV := .venv
@@ -11,7 +11,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 PURE := kvguard/admission/*,kvguard/modelspec/*,kvguard/protocols/*,kvguard/engines/*
 
-.PHONY: run test coverage lint format docs screenshots drill dashboard dashboard-pictures test-vllm test-monitoring test-package test-browser engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tuning bench-routing bench-tgi bench-overload clean
+.PHONY: run test coverage lint format docs screenshots drill dashboard dashboard-pictures chart test-chart test-vllm test-monitoring test-package test-browser engine-and-clients bench-tokenize bench-decision bench-pool bench-simulated bench-tuning bench-routing bench-tgi bench-overload clean
 
 run: $(VENV)/.run
 	$(BIN)/kvguard serve $(foreach url,$(BACKEND),--backend '$(url)') $(ARGS)
@@ -40,6 +40,10 @@ docs: $(VENV)/.dev
 dashboard: $(VENV)/.dev
 	$(BIN)/python -m grafana.generate
 
+# The chart's schema and README, and its copies of rules and dashboard.
+chart: $(VENV)/.dev
+	$(BIN)/python -m helm.generate
+
 # Of an overload that is recorded by a real Prometheus; takes three minutes.
 dashboard-pictures: $(VENV)/.dev
 	tests/monitoring/install.sh
@@ -58,6 +62,11 @@ test-package: $(VENV)/.dev
 test-monitoring: $(VENV)/.dev
 	tests/monitoring/install.sh
 	$(BIN)/pytest tests/monitoring -m monitoring -v
+
+# The chart under Helm 3 and 4, against the schemas of Kubernetes, and the image's steps.
+test-chart: $(VENV)/.dev
+	tests/chart/install.sh
+	$(BIN)/pytest tests/chart -m chart -v
 
 # The live page in a headless Chromium.
 test-browser: $(VENV)/.dev
@@ -131,4 +140,4 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/pip
 	touch $(VENV)/.run $@
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-clients .models build dist
+	rm -rf $(VENV) .venv-vllm .venv-clients .models .chart-tools build dist

@@ -1,0 +1,1 @@
+"""The Helm chart, and what writes the generated parts of it."""
