@@ -8,11 +8,11 @@ from kvguard.admission.blocks import Ahead
 from kvguard.admission.usage import EngineUsage, UsageSample
 from kvguard.backend_sections import BackendSettings
 from kvguard.backends import build_backend, reading_of, tgi_server
-from kvguard.bootstrap import find_faults
 from kvguard.engines.kind import EngineKind
 from kvguard.engines.tgi import TgiServer, release_of
 from kvguard.errors import SettingsError
 from kvguard.settings import Settings
+from kvguard.trial import find_faults
 
 INFO = b'{"version": "3.3.7", "max_total_tokens": 8192}'
 
